@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.serving.test_levels import CASES, SHARDED
 from tracelens.errors import UsageError
-from tracelens.predict.serving.deployment import Engine, Parallelism, Speculation
+from tracelens.predict.serving.deployment import Adapters, Engine, Parallelism, Speculation
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.predict.serving.simulation import DiskCache, Options, Simulation
 
@@ -23,6 +23,7 @@ DEPLOYMENTS = (
     {"engine": Engine(kv_tokens=900, max_num_seqs=8)},
     {"engine": Engine(max_batched_tokens=256, max_num_seqs=8, step_us=900.0, sequence_us=11.0, prompt_us=70.0)},
     {"parallelism": Parallelism(tp=2)},
+    {"adapters": Adapters(rank=8, count=4, slots=1)},
     {"parallelism": Parallelism(pp=2)},
     {"speculation": Speculation(draft_tokens=3, acceptance=0.6)},
     {"speculation": Speculation(draft_tokens=3, acceptance=1.0)},
@@ -71,6 +72,7 @@ OPTIONS = st.builds(
         shared_tokens=st.sampled_from((0, 0, 0, 165)),
         shared_groups=st.sampled_from((1, 5)),
         turns=st.sampled_from((Lengths(), Lengths(), Lengths(mean=3))),
+        adapters=st.just(4),
         think_s=st.sampled_from((0.0, 0.05)),
     ),
 )

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import part
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.predict.serving.deployment import Engine, Parallelism, Speculation
+from tracelens.predict.serving.deployment import Adapters, Engine, Parallelism, Speculation
 from tracelens.predict.serving.metrics import differences, per_request, summary
 from tracelens.predict.serving.replica_state import LEVELS
 from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
@@ -67,6 +67,10 @@ CASES = {
         )
         for load in ("step", "layer")
     },
+    "adapters": (
+        {"adapters": Adapters(rank=16, count=6, slots=2)}, Options(),
+        dataclasses.replace(MIXED, adapters=6, turns=Lengths(mean=2)),
+    ),
     "speculation": ({"speculation": Speculation(draft_tokens=3, acceptance=0.6)}, Options(), MIXED),
     "whole speculation": ({"speculation": Speculation(draft_tokens=3, acceptance=1.0)}, Options(), MIXED),
     "tile backend": ({"backend": "tile"}, Options(), dataclasses.replace(MIXED, count=12)),

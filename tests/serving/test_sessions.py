@@ -319,7 +319,7 @@ def test_disks_are_those_of_the_cluster_file():
     said, same = (tl.serve("llama3.1-8b", "dgx-h100", disk_cache=each, **asked).summary for each in (100, "100@6.175"))
     assert said == same
     assert said["disk_prompt_tokens"] > 0
-    with pytest.raises(UsageError, match=r"no cluster file says how fast disks beside a100.* GIB@GB/s"):
+    with pytest.raises(UsageError, match=r"the rate of its node's disks is unknown; give --disk-cache GIB@GB/s"):
         tl.serve("llama3.1-8b", "dgx-a100", disk_cache=100, **asked)
     with pytest.raises(UsageError, match=r"3\.84 TB of their nodes' disks"):
         tl.serve("llama3.1-8b", "dgx-h100", disk_cache=4000, **asked)

@@ -372,7 +372,8 @@ class LayerParts(NamedTuple):
 
 class StepLoad(NamedTuple):
     """What a step computes: all ``tokens``, those of the busiest data-parallel rank with its padding, the ``rows`` that
-    yield a token; the ``kernels`` that send tokens to experts, and by how much longer than the backend says it takes.
+    yield a token; the ``kernels`` that send tokens to experts, and by how much longer than the backend says it takes;
+    how many ``adapters`` its tokens need.
     """
 
     tokens: int
@@ -380,6 +381,7 @@ class StepLoad(NamedTuple):
     rows: int
     kernels: Kernels
     scale: float = 1.0
+    adapters: int = 0
 
 
 class StepCost:
@@ -418,7 +420,7 @@ class StepCost:
             if batch_ops.core_ops(self._rank, letter, b=1, new=1, past=1)
         }
         self._attention_blocks = [(times, model.blocks.count(letter)) for letter, times in self._attention.items()]
-        self._linear: dict[tuple[int, int], dict[str, int]] = {}
+        self._linear: dict[tuple[int, int, int], dict[str, int]] = {}
         self._lines: dict[tuple[int, int], DecodeLine] = {}
         self._heads: dict[int, int] = {}
         self._sums = functools.cache(self._summed)
@@ -430,6 +432,7 @@ class StepCost:
                     deployment,
                     model=speculation.draft,
                     speculation=None,
+                    adapters=None,
                     parallelism=dataclasses.replace(
                         parallel, pp=1, ep=parallel.ep if speculation.draft.experts is not None else 1
                     ),
@@ -487,6 +490,7 @@ class StepCost:
             linear=precision.linear,
             experts=precision.experts,
             kv=precision.kv,
+            lora=0 if self.deployment.adapters is None else self.deployment.adapters.rank,
             multiplied=frozenset(
                 each
                 for each in narrow
@@ -509,7 +513,8 @@ class StepCost:
             if batch:
                 attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
         host, scale = self._host(self._mixed_fs, started, batch, context), self.prompt_share_scale(tokens, batch)
-        return self._stages(StepLoad(tokens, own, rows, "normal", scale), attention, host)
+        load = StepLoad(tokens, own, rows, "normal", scale, self.adapters(len(chunks) + batch))
+        return self._stages(load, attention, host)
 
     def mixed_time(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
@@ -519,11 +524,11 @@ class StepCost:
         if self._overlap == "two-batch":
             works = self.mixed(tokens, chunks, rows, started, batch, context)
             return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
-        scale = self.prompt_share_scale(tokens, batch)
+        scale, adapters = self.prompt_share_scale(tokens, batch), self.adapters(len(chunks) + batch)
         if self._overlap:
-            compute, exchange = self._sums(StepLoad(tokens, own, 0, "normal", scale))
+            compute, exchange = self._sums(StepLoad(tokens, own, 0, "normal", scale, adapters))
         else:
-            compute, exchange = self._sums(StepLoad(tokens, own, 0, "normal"))
+            compute, exchange = self._sums(StepLoad(tokens, own, 0, "normal", adapters=adapters))
             compute = round(compute * scale)
         if rows:
             head, gather = self._end_sums(rows)
@@ -627,7 +632,13 @@ class StepCost:
         at = bisect.bisect_left(self._captured, own)
         padded = self.queries * (self._captured[at] if at < len(self._captured) else own)
         is_sent = dp > 1 and self.deployment.model.experts is not None
-        return StepLoad(batch * self.queries if is_sent else padded * dp, padded, padded * dp, "low_latency")
+        tokens = batch * self.queries if is_sent else padded * dp
+        return StepLoad(tokens, padded, padded * dp, "low_latency", adapters=self.adapters(batch))
+
+    def adapters(self, sequences: int) -> int:
+        """How many different adapters a step of so many sequences and prompts needs on a data-parallel rank."""
+        served = self.deployment.adapters
+        return 0 if served is None else served.met(self._rank.own(sequences))
 
     def layer_operations(
         self, kind: str, tokens: int, chunks: Sequence[Chunk], batch: int, context: int
@@ -656,7 +667,8 @@ class StepCost:
         if batch and not chunks:
             tokens, own, *_ = self._decode_load(batch)
         halves = 2 if self._is_split(own) and self._exchanging(kind) else 1
-        tokens, rank = -(-tokens // halves), dataclasses.replace(self._rank, busiest=-(-own // halves))
+        tokens, adapters = -(-tokens // halves), self.adapters(len(chunks) + batch)
+        rank = dataclasses.replace(self._rank, busiest=-(-own // halves), adapters=adapters)
         for letter in kind:
             ops = batch_ops.device_block_ops(rank, letter, tokens)
             names = [op.name for op in ops if op.is_core]
@@ -777,6 +789,7 @@ class StepCost:
             batch_ops.weight_bytes(rank, blocks, is_first=index == 0, is_last=index == last)
             for index, blocks in enumerate(stages)
         )
+        weights += self.adapter_bytes() * (0 if self.deployment.adapters is None else self.deployment.adapters.slots)
         ffn = max(local.ffn or 0, local.experts.ffn * local.experts.top_k if local.experts else 0)
         activations = engine.max_batched_tokens * (2 * local.hidden + ffn * (1 + local.gated)) * rank.width
         free = usable - weights - activations
@@ -794,6 +807,12 @@ class StepCost:
                 "use more devices (tp, pp) or fewer bits"
             )
         return int(self._tokens_that_fit(kept, free)) * rank.dp
+
+    def adapter_bytes(self) -> float:
+        """Bytes of an adapter on the device that has most of it; 0 without adapters."""
+        if self.deployment.adapters is None:
+            return 0.0
+        return max(batch_ops.adapter_bytes(self._rank, "".join(kinds)) for kinds in self.stages)
 
     def states_bytes(self) -> float:
         """What a device sets aside for the recurrent states of as many sequences as may run."""
@@ -826,22 +845,22 @@ class StepCost:
         unit = FS_PER_US * self.deployment.engine.device_scale
         return [0 if math.isnan(time) else round(time * unit) for time in self.estimates(models).time_us.tolist()]
 
-    def _tokens(self, tokens: int, own: int) -> dict[str, int]:
+    def _tokens(self, tokens: int, own: int, adapters: int) -> dict[str, int]:
         """Time of a block of each letter, but its core of attention, and of the embedding, where the busiest
-        data-parallel rank has ``own`` of the tokens.
+        data-parallel rank has ``own`` of the tokens, and so many adapters.
         """
-        if (tokens, own) not in self._linear:
+        if (tokens, own, adapters) not in self._linear:
             first = (tokens - 1) // _BLOCK * _BLOCK + 1
             several = range(first, first + _BLOCK) if self._rank.dp == 1 and tokens <= LARGEST_TABULATED else ()
-            self._tabulate([(count, count) for count in several] or [(tokens, own)])
-        return self._linear[tokens, own]
+            self._tabulate([(count, count, adapters) for count in several] or [(tokens, own, adapters)])
+        return self._linear[tokens, own, adapters]
 
-    def _tabulate(self, counts: Iterable[tuple[int, int]]) -> None:
-        ops: list[tuple[tuple[int, int], tuple[str, ...], LayerOp]] = []
+    def _tabulate(self, counts: Iterable[tuple[int, int, int]]) -> None:
+        ops: list[tuple[tuple[int, int, int], tuple[str, ...], LayerOp]] = []
         for count in counts:
             names = [letter + part for letter in self._letters for part in ("", _SHARED, _BEFORE)]
             self._linear[count] = dict.fromkeys([*names, _EMBEDDING], 0)
-            tokens, rank = count[0], dataclasses.replace(self._rank, busiest=count[1])
+            tokens, rank = count[0], dataclasses.replace(self._rank, busiest=count[1], adapters=count[2])
             for letter in self._letters:
                 ops += [(count, *each) for each in _by_part(letter, batch_ops.device_block_ops(rank, letter, tokens))]
             ops += [(count, (_EMBEDDING,), op) for op in batch_ops.embedding_ops(rank, tokens)]
@@ -871,9 +890,10 @@ class StepCost:
         for times in self._attention.values():
             times.foresee(batches, knot_index(1, longest) + 2)
         decoding = [self._decode_load(batch) for batch in batches]
-        counts = {(load.tokens, load.own) for load in decoding}.union(mixed)
+        counts = {(load.tokens, load.own, load.adapters) for load in decoding}
+        counts |= {(tokens, own, 0) for tokens, own in mixed if self.deployment.adapters is None}
         if self._overlap == "two-batch":
-            counts |= {(-(-tokens // 2), -(-own // 2)) for tokens, own in counts}
+            counts |= {(-(-tokens // 2), -(-own // 2), adapters) for tokens, own, adapters in counts}
         self._tabulate([count for count in counts if count not in self._linear])
         heads = {load.rows for load in decoding}.union(rows)
         self._price_heads([count for count in heads if count not in self._heads])
@@ -903,7 +923,7 @@ class StepCost:
 
     def _scaled_tokens(self, load: StepLoad, parts: int) -> dict[str, int]:
         """As ``_tokens``, in ``parts`` one after the other."""
-        linear = self._tokens(-(-load.tokens // parts), -(-load.own // parts))
+        linear = self._tokens(-(-load.tokens // parts), -(-load.own // parts), load.adapters)
         scale = load.scale * parts
         return linear if scale == 1 else {letter: round(fs * scale) for letter, fs in linear.items()}
 

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import functools
 import itertools
+import math
 import operator
 import os
 import re
@@ -34,6 +35,8 @@ OVERLAPS = ("none", "shared-experts", "two-batch")
 #: computed (SGLang's HiCache).
 CACHE_LOADS = ("step", "layer")
 MTP_ACCEPTANCE = 0.85
+#: Far above those in use; and SGLang's --max-loras-per-batch.
+MOST_LORA_RANK, _USUAL_SLOTS = 1024, 8
 #: Of weights that are stored with scales, the type of their elements.
 _ELEMENTS = {"nvfp4": "fp4", "mxfp4": "fp4", "mxfp8": "fp8"}
 
@@ -423,6 +426,39 @@ class Speculation(Record, frozen=True, kw_only=True):
         return 1.0 + sum(chances)
 
 
+class Adapters(Record, frozen=True, kw_only=True):
+    """LoRA adapters of a server: ``count`` different ones of ``rank``, of which requests choose with equal chance, and
+    of which a data-parallel rank has ``slots`` in its memory, and in a batch (vLLM's ``--max-loras``).
+    """
+
+    rank: int
+    count: int = 1
+    slots: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= MOST_LORA_RANK:
+            raise UsageError(f"--lora must be a rank from 1 to {MOST_LORA_RANK}, not {self.rank}")
+        if self.count < 1 or self.slots < 1:
+            raise UsageError(f"--adapters and --max-loras must be at least 1, not {self.count} and {self.slots}")
+
+    @classmethod
+    def of(cls, rank: int, count: int | None, slots: int | None) -> Adapters | None:
+        """None of rank 0. UsageError for a number of adapters without a rank."""
+        if not rank:
+            if count is not None or slots is not None:
+                raise UsageError("--adapters and --max-loras need --lora RANK")
+            return None
+        many = 1 if count is None else count
+        return cls(rank=rank, count=many, slots=min(many, _USUAL_SLOTS) if slots is None else slots)
+
+    def met(self, sequences: int) -> int:
+        """How many different ones so many requests need, rounded: those that chance leaves out are missing, and more
+        than there are slots for are not taken in.
+        """
+        chosen = self.count * -math.expm1(sequences * math.log1p(-1 / self.count)) if self.count > 1 else 1.0
+        return max(min(round(chosen), self.slots, sequences), 1) if sequences else 0
+
+
 def as_served(model: ModelConfig, device: HardwareSpec) -> ModelConfig:
     """The model with 16 bits per element where its own are FP32 or not stated, with a note that says so.
 
@@ -450,6 +486,7 @@ class Deployment(Record, frozen=True, kw_only=True):
     backend: str = BACKENDS
     collective: str | None = "ring"
     speculation: Speculation | None = None
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         known = [name.removeprefix(_ALL_REDUCE) for name in algorithms() if name.startswith(_ALL_REDUCE)]

@@ -21,6 +21,7 @@ from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import (
     LEFT_OUT,
+    Adapters,
     Deployment,
     Engine,
     Parallelism,
@@ -271,6 +272,7 @@ def deployment_of(
         backend=asked.backend,
         collective=None if asked.collective == "auto" else asked.collective,
         speculation=_speculation(asked, config, system.device),
+        adapters=Adapters.of(asked.lora, asked.adapters, asked.max_loras),
     )
 
 
@@ -291,14 +293,9 @@ def _model(model: str | Path | ModelConfig, asked: DeploymentOptions) -> ModelCo
 
 def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool = False, said: str = "") -> Experiment:
     """The run that the options ask for. ``series``: a row per step is kept. ``said``: the model as it was named."""
-    replay = asked.requests if isinstance(asked.requests, Requests) else None
-    if asked.replay is not None:
-        replay = read_requests(asked.replay, run=asked.run_name).requests
-    closed = asked.concurrency is not None
-    if not closed and asked.rate is None and replay is None:
+    deployment, replay = _replayed(deployment, asked)
+    if asked.concurrency is None and asked.rate is None and replay is None:
         raise UsageError("give --rate, --concurrency or --replay")
-    duration = duration_s(asked.duration) if asked.duration else None
-    count = asked.requests if isinstance(asked.requests, int) else None
     return Experiment(
         deployment=deployment,
         prefill=_prefill(deployment, asked),
@@ -317,28 +314,48 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
             disk_cache=DiskCache.parse(str(asked.disk_cache)) if asked.disk_cache is not None else None,
             series=series,
         ),
-        workload=Workload(
-            arrivals=Arrivals(
-                kind="closed" if closed else asked.arrivals,
-                rate=asked.rate,
-                variation=asked.variation,
-                concurrency=asked.concurrency,
-            ),
-            input=Lengths.of(asked.input_tokens),
-            output=Lengths.of(asked.output_tokens),
-            count=1000 if count is None and duration is None else count,
-            duration_s=duration,
-            seed=asked.seed,
-            shared_tokens=asked.shared_prefix,
-            shared_groups=asked.shared_groups,
-            turns=Lengths.of(asked.turns),
-            think_s=duration_s(asked.think_time) if asked.think_time else 0.0,
-        ),
+        workload=_workload(deployment, asked),
         replay=replay,
         profile=None if asked.profile is None else Profile.load(asked.profile, deployment.model.name, said),
         objectives=Objectives.parse(asked.slo) if asked.slo else None,
         price_per_gpu_hour=asked.price_per_gpu_hour,
         facility=Facility(pue=asked.pue, usd_per_kwh=asked.price_per_kwh, co2_g_per_kwh=asked.co2_per_kwh),
+    )
+
+
+def _replayed(deployment: Deployment, asked: ServingConfig) -> tuple[Deployment, Requests | None]:
+    """The requests of a file, or those that were given; with as many adapters as they name."""
+    replay = asked.requests if isinstance(asked.requests, Requests) else None
+    if asked.replay is not None:
+        replay = read_requests(asked.replay, run=asked.run_name).requests
+    if replay is None or deployment.adapters is None:
+        return deployment, replay
+    replay = replay.choosing(deployment.adapters.count, asked.seed)
+    adapters = Adapters.of(asked.lora, len(set(replay.adapters)) or 1, asked.max_loras)
+    return dataclasses.replace(deployment, adapters=adapters), replay
+
+
+def _workload(deployment: Deployment, asked: ServingConfig) -> Workload:
+    closed = asked.concurrency is not None
+    duration = duration_s(asked.duration) if asked.duration else None
+    count = asked.requests if isinstance(asked.requests, int) else None
+    return Workload(
+        arrivals=Arrivals(
+            kind="closed" if closed else asked.arrivals,
+            rate=asked.rate,
+            variation=asked.variation,
+            concurrency=asked.concurrency,
+        ),
+        input=Lengths.of(asked.input_tokens),
+        output=Lengths.of(asked.output_tokens),
+        count=1000 if count is None and duration is None else count,
+        duration_s=duration,
+        seed=asked.seed,
+        shared_tokens=asked.shared_prefix,
+        shared_groups=asked.shared_groups,
+        adapters=1 if deployment.adapters is None else deployment.adapters.count,
+        turns=Lengths.of(asked.turns),
+        think_s=duration_s(asked.think_time) if asked.think_time else 0.0,
     )
 
 
@@ -359,7 +376,8 @@ def _prefill(deployment: Deployment, asked: ServingConfig) -> Deployment | None:
         split["ep"] = min(split["ep"], split["tp"] * split["dp"])
     others = {name: given[name] for name in ("weights", "engine", "max_batched_tokens") if name in given}
     as_asked = dataclasses.replace(asked, speculate=None, draft_model=None, **split, **others)
-    return deployment_of(deployment.model, given.get("cluster", deployment.system), as_asked)
+    found = deployment_of(deployment.model, given.get("cluster", deployment.system), as_asked)
+    return dataclasses.replace(found, adapters=deployment.adapters)
 
 
 #: Share of the passing time by which waits grow where chance does not explain it.

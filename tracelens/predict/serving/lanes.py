@@ -11,6 +11,7 @@ Levels of detail differ in how a step passes: ``high`` has an event per layer an
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
@@ -51,15 +52,17 @@ class RunningBatch:
         self._reserved = False
         self._stuck = False
         self._extra = self._load = 0
+        #: LoRA adapters of its sequences and prompts, and how many of them need each.
+        self.adapters: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return self.decoding + len(self.partial)
 
     def first_waiting(self) -> int | None:
         """Tokens that the next waiting prompt lacks; None when nothing waits."""
-        if not self.waiting:
+        request = self._next()
+        if request is None:
             return None
-        request = self.waiting.first()
         return 0 if request in self.replica.kept else self._prompt(request) - self._cached(request)
 
     def rooms(self, decoding: int) -> list[int]:
@@ -69,10 +72,10 @@ class RunningBatch:
 
     def admit(self, *, whole: bool = False) -> int | None:
         """See ``scheduling.LaneView``."""
-        if not self.waiting or not self._has_place():
+        request = self._next() if self._has_place() else None
+        if request is None:
             return None
         replica, pool, requests = self.replica, self.pool, self.requests
-        request = self.waiting.first()
         kept, prompt = request in replica.kept, self._prompt(request)
         whole = whole or replica.advance != ONE_TOKEN
         tokens = requests.input_tokens[request] + requests.output_tokens[request] if whole else prompt
@@ -86,6 +89,9 @@ class RunningBatch:
         if blocks + missing + pool.idle_among(pieces[:found]) + watermark > pool.available:
             return None
         self.waiting.take()
+        if replica.adapter_slots:
+            self._extra += replica.load_adapter(requests.adapters[request])
+            self.adapters[requests.adapters[request]] += 1
         if pieces:
             pool.hold(pieces)
         pool.take(blocks)
@@ -122,6 +128,14 @@ class RunningBatch:
         if preempted:
             self._stuck = False
         return preempted
+
+    def _next(self) -> int | None:
+        """The next waiting request; as in vLLM, one is passed over whose adapter finds no slot beside the batch's."""
+        most = self.replica.adapter_slots
+        if not most:
+            return self.waiting.first() if self.waiting else None
+        known, full, of = self.adapters, len(self.adapters) >= most, self.requests.adapters
+        return self.waiting.first() if self.waiting.bring(lambda each: not full or of[each] in known) else None
 
     def _has_place(self) -> bool:
         """Whether this lane, the shortest one, has a sequence left."""
@@ -283,6 +297,9 @@ class RunningBatch:
 
     def _release(self, request: int, tokens: int, *, keeps: bool = False, lacking: int = 0) -> None:
         requests, pool = self.requests, self.pool
+        if self.replica.adapter_slots:
+            self.adapters.subtract((requests.adapters[request],))
+            self.adapters = +self.adapters
         if request in self._whole:
             self._whole.remove(request)
             tokens = requests.input_tokens[request] + requests.output_tokens[request]
@@ -371,7 +388,7 @@ class SequentialLane(RunningBatch):
 
     def notice(self) -> None:
         """Something arrived: wake up, or end a jump at the next step's end."""
-        if len(self.waiting) == 1 or self.waiting.is_ordered:
+        if len(self.waiting) == 1 or self.waiting.is_ordered or self.replica.adapter_slots:
             self._stuck = False
         if self._is_idle:
             self._is_idle = False

@@ -348,5 +348,7 @@ def _work(cost: StepCost, tokens: int, chunks: list[Chunk], rows: int, batch: in
 
 
 def step_cost(deployment: Deployment, profile: Profile | None = None) -> StepCost:
-    """From the model's operations, or from ``profile``."""
+    """From the model's operations, or from ``profile``. UsageError for adapters, of which a profile says nothing."""
+    if profile is not None and deployment.adapters is not None:
+        raise UsageError("--lora needs the model's operations; omit --profile")
     return StepCost(deployment) if profile is None else ProfileCost(deployment, profile)

@@ -11,7 +11,7 @@ import random
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -319,6 +319,15 @@ class FirstComeQueue(deque[int]):
     #: Whether a newcomer can overtake.
     is_ordered = False
 
+    def bring(self, fits: Callable[[int], bool]) -> bool:
+        """Moves the first one that fits to the front; whether there is one."""
+        for index, request in enumerate(self):
+            if fits(request):
+                del self[index]
+                self.appendleft(request)
+                return True
+        return False
+
     put_back = deque.appendleft
     take = deque.popleft
 
@@ -344,6 +353,21 @@ class OrderedLine:
 
     def append(self, request: int) -> None:
         heappush(self._heap, (self._key(request), request))
+
+    def bring(self, fits: Callable[[int], bool]) -> bool:
+        """See ``FirstComeQueue``."""
+        found = next(
+            (request for request in (*self._front, *(each for _, each in sorted(self._heap))) if fits(request)), None
+        )
+        if found is None:
+            return False
+        if found in self._front:
+            self._front.remove(found)
+        else:
+            self._heap.remove((self._key(found), found))
+            heapify(self._heap)
+        self._front.appendleft(found)
+        return True
 
     def put_back(self, request: int) -> None:
         self._front.appendleft(request)
@@ -448,10 +472,7 @@ class ReplicaState:
         self.finished, self.hand_over, self.record = to
         self.steps = StepLog(series=[] if conduct.series else None)
         total = cost.pool_tokens() // engine.block_tokens
-        piece_bytes = requests.piece_tokens * cost.kv_bytes_per_token()
-        tiers = (conduct.cpu_cache_bytes, conduct.disk_cache_bytes)
-        lower, disk = (int(each / piece_bytes) if piece_bytes else 0 for each in tiers)
-        self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens, lower, disk)
+        self.pool = self._pool(total, conduct)
         self.watermark = round(total * engine.watermark)
         self.waiting = waiting_line(conduct.order, requests)
         self.done: dict[int, int] = {}
@@ -468,14 +489,27 @@ class ReplicaState:
         speculation = cost.deployment.speculation
         self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
         self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
-        self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
-        self.loads_by_layer = engine.cache_load == "layer"
         self.disk = queue.resource("disk")
-        self.disk_piece_fs = self._disk_fs(piece_bytes, conduct.disk_gb_s) if disk else 0
+        served = cost.deployment.adapters if requests.adapters else None
+        #: LoRA adapters in the devices' memory, least recently used first, and how many may be.
+        self.adapters: OrderedDict[int, None] = OrderedDict()
+        self.adapter_slots = 0 if served is None else served.slots * parallel.dp
+        self.adapter_fs = self._pcie_fs(cost.adapter_bytes()) if self.adapter_slots else 0
         #: ``lanes.SequentialLane``, one per stage.
         self.lanes: Sequence[Any] = ()
         #: Whether decode steps up to the next change pass in one wait, which an arrival cuts.
         self.leaps = self.level == "low" or conduct.only_arrivals
+
+    def _pool(self, total: int, conduct: Conduct) -> BlockPool:
+        """The cache of ``total`` blocks with its tiers, and how fast these are."""
+        engine, piece_tokens = self.cost.deployment.engine, self.requests.piece_tokens
+        piece_bytes = piece_tokens * self.cost.kv_bytes_per_token()
+        tiers = (conduct.cpu_cache_bytes, conduct.disk_cache_bytes)
+        lower, disk = (int(each / piece_bytes) if piece_bytes else 0 for each in tiers)
+        self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
+        self.loads_by_layer = engine.cache_load == "layer"
+        self.disk_piece_fs = self._disk_fs(piece_bytes, conduct.disk_gb_s) if disk else 0
+        return BlockPool(total, engine.block_tokens, piece_tokens, lower, disk)
 
     def pieces(self, request: int) -> Sequence[int]:
         """The pieces of its prompt, as its data-parallel rank has them."""
@@ -505,15 +539,32 @@ class ReplicaState:
         rate = gb_s if gb_s is not None else None if system.disk_gb_s is None else devices * system.disk_gb_s
         if rate is None:
             raise UsageError(
-                f"no cluster file says how fast disks beside {system.device.name} are: give --disk-cache GIB@GB/s"
+                f"{system.device.name}: the rate of its node's disks is unknown; give --disk-cache GIB@GB/s"
             )
         return round(nbytes / (rate * 1e3) * 1e9)
 
     def _pcie_fs_per_token(self) -> int:
+        return self._pcie_fs(self.cost.kv_bytes_per_token() / self.cost.deployment.parallelism.devices)
+
+    def _pcie_fs(self, nbytes: float) -> int:
+        """The time of bytes between the host and each device."""
         rate = self.cost.system.device.pcie_gb_s
         if rate is None:
             raise UsageError(
-                f"{self.cost.system.device.name}: its PCIe rate is unknown, so caches cannot move to the host"
+                f"{self.cost.system.device.name}: its PCIe rate is unknown, so caches and adapters cannot move to and "
+                "from the host"
             )
-        devices = self.cost.deployment.parallelism.devices
-        return round(self.cost.kv_bytes_per_token() / devices / (rate * 1e3) * 1e9)
+        return round(nbytes / (rate * 1e3) * 1e9)
+
+    def load_adapter(self, adapter: int) -> int:
+        """For how long a step waits that needs this adapter: until it is in a slot, for which the least recently used
+        one makes room that no sequence needs.
+        """
+        if adapter in self.adapters:
+            self.adapters.move_to_end(adapter)
+            return 0
+        if len(self.adapters) >= self.adapter_slots:
+            idle = (each for each in self.adapters if all(each not in lane.adapters for lane in self.lanes))
+            del self.adapters[next(idle, next(iter(self.adapters)))]
+        self.adapters[adapter] = None
+        return self.adapter_fs

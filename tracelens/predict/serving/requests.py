@@ -49,7 +49,8 @@ class Requests(Record, frozen=True, kw_only=True, eq=False):
     are the prompt and answer of that session's request before, which may still be cached. ``after``: the request that
     must be answered before this one comes, ``think_fs`` later, -1: it comes by itself; those that do not, stand last
     and have no ``arrival_fs``. ``openings``: the number of the text that a session begins with, ``repeated`` tokens of
-    its first prompt. ``answered``: as ``pieces`` of prompt and answer, as far as they are known.
+    its first prompt. ``answered``: as ``pieces`` of prompt and answer, as far as they are known. ``adapters``: the
+    number of each request's LoRA adapter; empty where there is one at most.
     """
 
     arrival_fs: Sequence[int] | None
@@ -66,6 +67,7 @@ class Requests(Record, frozen=True, kw_only=True, eq=False):
     think_fs: int = 0
     openings: Sequence[int] = ()
     answered: Sequence[Sequence[int]] = ()
+    adapters: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if len(self.input_tokens) != len(self.output_tokens):
@@ -86,6 +88,13 @@ class Requests(Record, frozen=True, kw_only=True, eq=False):
     def comes_by_itself(self) -> int:
         """How many requests wait for no other's answer."""
         return self.after.count(-1) if self.after else len(self)
+
+    def choosing(self, adapters: int, seed: int) -> Requests:
+        """With an adapter of so many for each request that has none."""
+        if self.adapters or adapters < 2:
+            return self
+        chosen = np.random.default_rng(seed).integers(0, adapters, len(self)).tolist()
+        return dataclasses.replace(self, adapters=chosen)
 
     def in_blocks(self, block_tokens: int) -> Requests:
         """With what sessions say again as pieces of a block; as it is where pieces are known, or no session."""
@@ -220,7 +229,8 @@ class Workload(Record, frozen=True, kw_only=True):
 
     ``shared_tokens``: every prompt begins with one of ``shared_groups`` texts of that length. ``turns``: requests of a
     session, each of which says all before it again and comes ``think_s`` after the answer; ``arrivals`` are then those
-    of sessions, ``input`` is what each request adds.
+    of sessions, ``input`` is what each request adds. ``adapters``: how many LoRA adapters requests, or sessions, choose
+    from with equal chance; no two of them share a cached prefix.
     """
 
     arrivals: Arrivals = msgspec.field(default_factory=Arrivals)
@@ -231,6 +241,7 @@ class Workload(Record, frozen=True, kw_only=True):
     seed: int = 0
     shared_tokens: int = 0
     shared_groups: int = 1
+    adapters: int = 1
     turns: Lengths = msgspec.field(default_factory=Lengths)
     think_s: float = 0.0
 
@@ -245,8 +256,10 @@ class Workload(Record, frozen=True, kw_only=True):
             raise UsageError(f"the pause between a session's requests must be 0 s to a day, not {self.think_s:g} s")
 
     def generate(self) -> Requests:
-        """The requests. Arrivals, prompts, answers, shared texts and turns have a stream of random numbers each."""
-        streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(self.seed).spawn(5)]
+        """The requests. Arrivals, prompts, answers, shared texts, turns and adapters have a stream of random numbers
+        each.
+        """
+        streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(self.seed).spawn(6)]
         count = self._count()
         if count > MOST_REQUESTS:
             raise UsageError(f"a run has at most {MOST_REQUESTS:,} requests")
@@ -265,6 +278,9 @@ class Workload(Record, frozen=True, kw_only=True):
             groups = streams[3].integers(0, self.shared_groups, count).tolist()
             inputs = [max(length, self.shared_tokens + 1) for length in inputs]
             pieces = [(group,) for group in groups]
+        adapters = self._adapters(streams[5], count)
+        if adapters and pieces:
+            pieces = [(group * self.adapters + adapter,) for (group,), adapter in zip(pieces, adapters, strict=True)]
         return Requests(
             arrival_fs=arrival,
             input_tokens=inputs,
@@ -272,7 +288,11 @@ class Workload(Record, frozen=True, kw_only=True):
             concurrency=self.arrivals.concurrency if arrival is None else None,
             pieces=pieces,
             piece_tokens=self.shared_tokens,
+            adapters=adapters,
         )
+
+    def _adapters(self, rng: np.random.Generator, count: int) -> list[int]:
+        return rng.integers(0, self.adapters, count).tolist() if self.adapters > 1 else []
 
     def _sessions(self, arrival: list[int] | None, count: int, streams: Sequence[np.random.Generator]) -> Requests:
         """Sessions that arrive then, of ``count`` requests in all where that many were asked for: the first of each
@@ -300,6 +320,9 @@ class Workload(Record, frozen=True, kw_only=True):
             inputs[index] += said[each]
             last[each], said[each] = index, inputs[index] + outputs[index]
         openings = streams[3].integers(0, self.shared_groups, sessions).tolist() if self.shared_tokens else ()
+        chosen = self._adapters(streams[5], sessions)
+        if chosen and openings:
+            openings = [group * self.adapters + adapter for group, adapter in zip(openings, chosen, strict=True)]
         return Requests(
             arrival_fs=None if arrival is None else arrival[:sessions],
             input_tokens=inputs,
@@ -310,6 +333,7 @@ class Workload(Record, frozen=True, kw_only=True):
             after=after,
             think_fs=round(self.think_s * FS_PER_S),
             openings=openings,
+            adapters=[chosen[each] for each in session[order].tolist()] if chosen else (),
         )
 
     def _count(self) -> int:
@@ -340,8 +364,9 @@ _ARRIVAL_S, _ARRIVAL_NS = Number(least=-1e10, most=1e13), Number(least=-1e19, mo
 _ARRIVALS = (("arrival_time_ns", _ARRIVAL_NS, 1e9), ("arrival_time", _ARRIVAL_S, 1.0), ("arrival_s", _ARRIVAL_S, 1.0))
 #: Rows of cancelled requests have none.
 _TOKENS = Number(least=0, most=LONGEST)
-#: Columns and keys that name a request's session.
-_SESSION = ("session_id", "Session ID", "session")
+#: Columns and keys that name a request's session, and its LoRA adapter.
+_SESSION, _ADAPTER = ("session_id", "Session ID", "session"), ("adapter", "lora_name", "lora_id")
+_NONE: Mapping[str, Any] = {}
 #: Columns of public traces in CSV: arrival, prompt, answer.
 _CSV_COLUMNS = (
     ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
@@ -366,6 +391,7 @@ class _Row(Record, frozen=True, kw_only=True):
     output_tokens: int
     pieces: tuple[int, ...] = ()
     session: str = ""
+    adapter: str = ""
 
 
 def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> MeasuredRequests:
@@ -405,7 +431,7 @@ def _csv(file: Path, run: str | None) -> MeasuredRequests:
             of_file = (
                 _row(
                     _seconds(row[stamp], place(str(file), at, stamp)), row[given], row[made],
-                    f"{file}, row {at + FIRST_ROW}", session=_session(row),
+                    f"{file}, row {at + FIRST_ROW}", named=row,
                 )
                 for at, row in enumerate(rows)
             )  # fmt: skip
@@ -419,13 +445,13 @@ def _need(file: Path, columns: Sequence[str], names: Iterable[str]) -> None:
             raise InputError(f"{file} has no column {name!r}; it has {', '.join(columns)}")
 
 
-def _session(row: Mapping[str, Any]) -> str:
-    """Empty where a row names none."""
-    return next((str(row[name]) for name in _SESSION if row.get(name) not in (None, "")), "")
-
-
 def _row(
-    arrival: object, given: object, made: object, where: str, pieces: Sequence[int] = (), session: str = ""
+    arrival: object,
+    given: object,
+    made: object,
+    where: str,
+    pieces: Sequence[int] = (),
+    named: Mapping[str, Any] = _NONE,
 ) -> _Row:
     """InputError, beginning with ``where``, for what is no time or number of tokens."""
     return _Row(
@@ -433,8 +459,14 @@ def _row(
         input_tokens=_TOKENS.count(given, f"{where}: the number of prompt tokens"),
         output_tokens=_TOKENS.count(made, f"{where}: the number of output tokens"),
         pieces=tuple(pieces),
-        session=session,
+        session=_name_of(named, _SESSION),
+        adapter=_name_of(named, _ADAPTER),
     )
+
+
+def _name_of(row: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Empty where a row names none."""
+    return next((str(row[name]) for name in names if row.get(name) not in (None, "")), "")
 
 
 def _seconds(stamp: str, where: str) -> float:
@@ -462,17 +494,21 @@ def _plain(rows: Iterable[_Row], file: Path) -> MeasuredRequests:
             pieces=[row.pieces[: row.input_tokens // MOONCAKE_PIECE_TOKENS] for row in kept] if has_pieces else (),
             piece_tokens=MOONCAKE_PIECE_TOKENS if has_pieces else 0,
             source=file.name,
-            **_conversations(kept),
+            **_named(kept),
         )
     )
 
 
-def _conversations(rows: Sequence[_Row]) -> dict[str, Any]:
-    """``Requests.sessions`` and ``repeated`` of rows in the order of arrival; nothing where none names a session. A row
-    without one is a session of its own.
+def _named(rows: Sequence[_Row]) -> dict[str, Any]:
+    """``Requests.sessions``, ``repeated`` and ``adapters`` of rows in the order of arrival; nothing where none names a
+    session or an adapter. A row without a session is one of its own.
     """
+    found: dict[str, Any] = {}
+    if any(row.adapter for row in rows):
+        known: dict[str, int] = {}
+        found["adapters"] = [known.setdefault(row.adapter, len(known)) for row in rows]
     if not any(row.session for row in rows):
-        return {}
+        return found
     numbers: dict[str, int] = {}
     last: dict[str, _Row] = {}
     sessions, repeated = [], []
@@ -484,7 +520,7 @@ def _conversations(rows: Sequence[_Row]) -> dict[str, Any]:
         whole, longer = row.input_tokens >= given + made, row.input_tokens > given
         repeated.append(given + made if whole else given if longer else 0)
         last[name] = row
-    return {"sessions": sessions, "repeated": repeated}
+    return found | {"sessions": sessions, "repeated": repeated}
 
 
 def _json_lines(file: Path) -> Iterator[_Row]:
@@ -496,10 +532,10 @@ def _json_lines(file: Path) -> Iterator[_Row]:
             item = json.loads(line)
             if "input_length" in item:
                 arrival, pieces = _ARRIVAL_S.of(item["timestamp"], where) / 1e3, item.get("hash_ids", ())
-                yield _row(arrival, item["input_length"], item["output_length"], where, pieces, _session(item))
+                yield _row(arrival, item["input_length"], item["output_length"], where, pieces, item)
             else:
                 arrival = _arrival_s(item, where)
-                yield _row(arrival, item["input_toks"], item["output_toks"], where, session=_session(item))
+                yield _row(arrival, item["input_toks"], item["output_toks"], where, named=item)
 
 
 def _arrival_s(item: Mapping[str, Any], where: str) -> float:
@@ -589,8 +625,8 @@ def _of_one_run(rows: list[dict[str, str]], file: Path, run: str | None) -> list
     kept = []
     for at, row in enumerate(rows):
         if row.get("gpu", "") == wanted:
-            where, name = f"{file}, row {at + FIRST_ROW}", _session(row)
-            read = _row(row["arrival_s"], row["input_toks"], row["output_toks"], where, session=name)
+            where = f"{file}, row {at + FIRST_ROW}"
+            read = _row(row["arrival_s"], row["input_toks"], row["output_toks"], where, named=row)
             if read.input_tokens > 0 and read.output_tokens > 0:
                 kept.append((read, at))
     if not kept:
@@ -614,7 +650,7 @@ def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measur
             input_tokens=[read.input_tokens for read, _ in kept],
             output_tokens=[read.output_tokens for read, _ in kept],
             source=file.name,
-            **_conversations([read for read, _ in kept]),
+            **_named([read for read, _ in kept]),
         ),
         scheduled_s=times("scheduled_s"),
         first_s=times("first_token_s"),

@@ -78,6 +78,17 @@ class DeploymentOptions(EngineOptions):
         metavar="TOKENS:ACCEPTANCE|mtp", group=_SERVED,
     )  # fmt: skip
     draft_model: str | None = option("draft model for --speculate", metavar="NAME", group=_SERVED, names="known")
+    lora: int = option(
+        "rank of LoRA adapters beside the products of attention and dense feed-forward; default: no adapters",
+        0, kind=integer, metavar="RANK", group=_SERVED,
+    )  # fmt: skip
+    adapters: int | None = option(
+        "different adapters, of which requests choose with equal chance; default: 1", kind=integer, group=_SERVED
+    )
+    max_loras: int | None = option(
+        "adapters in memory and in one batch, per data-parallel rank; default: --adapters, at most 8",
+        kind=integer, group=_SERVED,
+    )  # fmt: skip
     collective: str = option("all-reduce algorithm: ring, tree ..., seed_simple, or auto", "ring", group=_SERVED)
 
 

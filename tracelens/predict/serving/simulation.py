@@ -457,6 +457,9 @@ class Simulation:
                 f"the states of {most} sequences (--max-num-seqs) take {states / BYTES_PER_GB:.1f} GB per device "
                 "from the KV cache"
             )
+        if served := self.cost.deployment.adapters:
+            taken = served.slots * self.cost.adapter_bytes() / BYTES_PER_GB
+            notes.append(f"{served.slots} LoRA adapters (--max-loras) take {taken:.2g} GB per device from the KV cache")
         busy = max(replica.steps.disk_fs for replica in self.replicas)
         if busy > _WAITING_FOR_DISKS * self.queue.now:
             notes.append(

@@ -100,7 +100,8 @@ def sharded(shape: S, *, tp: int, expert_shards: int) -> S:
 def device_block_ops(rank: InferenceRank, letter: str, tokens: int) -> list[LayerOp]:
     """The operations of one block for a step's ``tokens`` tokens; those that are cores stand for any."""
     batch = Batch(shape=rank.local, batch=rank.own(tokens), sequence=1)
-    return [rank.placed(op, tokens) for op in blocks.block_ops(batch, letter)]
+    placed = [rank.placed(op, tokens) for op in blocks.block_ops(batch, letter)]
+    return list(rank.with_adapters(placed)) if rank.adapters else placed
 
 
 def core_ops(rank: InferenceRank, letter: str, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
@@ -161,6 +162,12 @@ def sequence_bytes(rank: InferenceRank, shape: ModelShape, letters: Iterable[str
         state += kind.state_bytes(own, rank.cache_width)
     per_token = cache_bytes(rank, shape, names)
     return SequenceBytes(per_token=per_token, windowed=windowed, windows=windows, state=state)
+
+
+def adapter_bytes(rank: InferenceRank, letters: Iterable[str]) -> float:
+    """Bytes of one adapter beside the blocks ``letters`` on a device."""
+    counts = Counter(letters).items()
+    return sum(count * rank.adapter_bytes(device_block_ops(rank, letter, 1)) for letter, count in counts)
 
 
 def weight_bytes(rank: InferenceRank, letters: Iterable[str], *, is_first: bool, is_last: bool) -> float:

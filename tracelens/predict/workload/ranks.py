@@ -434,6 +434,7 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     ``linear``, ``experts`` and ``kv``: element types of the weights of dense products and of experts, and of keys and
     values; None: the model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens that
     the data-parallel rank computes that has most of a step, padding included; None: they are divided evenly.
+    ``lora``: the rank of the adapters beside its products, of which a step's tokens need ``adapters`` different ones.
     """
 
     shape: ModelShape
@@ -450,6 +451,8 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     kv: DType | None = None
     multiplied: frozenset[DType] = frozenset()
     busiest: int | None = None
+    lora: int = 0
+    adapters: int = 0
 
     @property
     def width(self) -> float:
@@ -530,6 +533,39 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         if isinstance(core, SDPA):
             return replace(core, dtype_k=kv, dtype_v=kv)
         return replace(core, dtype_kv=kv) if isinstance(core, SelectiveAttention) else core
+
+    def adapted(self, op: LayerOp) -> tuple[int, int, int] | None:
+        """Of an adapter beside a product on this device: the columns of its first matrix, one ``lora`` wide for each of
+        the products that engines fuse, and its width and depth. None where it has none: adapters stand beside what
+        tensor parallelism divides but for experts, shared ones too (vLLM's layers with column or row in their name).
+        """
+        model = op.model
+        if not isinstance(model, GEMM) or op.split not in ("column", "row") or op.name.startswith("experts."):
+            return None
+        fused = 3 if op.name.endswith(".qkv") else 1 + self.local.gated if op.name.endswith(".up") else 1
+        return fused * self.lora, model.n or 1, model.k or 1
+
+    def with_adapters(self, ops: Iterable[LayerOp]) -> Iterator[LayerOp]:
+        """Operations of a block, each followed by those of its adapters: a product for all tokens with k x rank of each
+        adapter, one with rank x n, which is added to the result (Punica's kernels, as in vLLM and SGLang).
+        """
+        for op in ops:
+            yield op
+            sizes = self.adapted(op)
+            if sizes is None or not isinstance(op.model, GEMM):
+                continue
+            (columns, n, k), rows, dtype = sizes, op.model.m or 1, self.local.dtype
+            groups = min(self.adapters, rows)
+            shrink = GroupedGEMM(m=rows, n=columns, k=k, groups=groups, dtype=dtype)
+            expand = GroupedGEMM(m=rows, n=n, k=self.lora, groups=groups, dtype=dtype)
+            added = Movement(read=((rows * n, dtype),), written=(), added=rows * n)
+            for name, model in (("shrink", shrink), ("expand", expand), ("sum", added)):
+                yield LayerOp(name=f"{op.name}.adapter_{name}", model=model, count=op.count, split=op.split)
+
+    def adapter_bytes(self, ops: Iterable[LayerOp]) -> float:
+        """Bytes of one adapter of these operations on this device, in the model's own type."""
+        sizes = [(op.count, found) for op in ops if (found := self.adapted(op)) is not None]
+        return self.width * sum(count * (columns * k + self.lora * n) for count, (columns, n, k) in sizes)
 
     def weight_bytes(self, op: LayerOp) -> float:
         """Bytes of an operation's weights on this device."""
