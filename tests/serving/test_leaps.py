@@ -19,6 +19,8 @@ TIGHT = Engine(kv_tokens=1600)
 DEPLOYMENTS = (
     {},
     {"engine": TIGHT},
+    {"engine": Engine(kv_tokens=1600, cache_load="beside")},
+    {"engine": Engine(kv_tokens=1600, cache_load="layer")},
     {"engine": dataclasses.replace(TIGHT, preemption="swap")},
     {"engine": Engine(kv_tokens=900, max_num_seqs=8)},
     {"engine": Engine(max_batched_tokens=256, max_num_seqs=8, step_us=900.0, sequence_us=11.0, prompt_us=70.0)},

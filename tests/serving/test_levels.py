@@ -65,7 +65,7 @@ CASES = {
             Options(cpu_cache_gib=0.3, disk_cache=DiskCache(gib=4.0, gb_s=5.0)),
             dataclasses.replace(MIXED, turns=Lengths(mean=4), think_s=0.2),
         )
-        for load in ("step", "layer")
+        for load in ("step", "layer", "beside")
     },
     "adapters": (
         {"adapters": Adapters(rank=16, count=6, slots=2)}, Options(),

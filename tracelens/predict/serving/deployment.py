@@ -31,9 +31,9 @@ _ALL_REDUCE = "all_reduce/"
 #: What an engine hides of the exchange with experts: nothing; of the dispatch, what shared experts compute meanwhile;
 #: of one half of a batch, what the other half computes.
 OVERLAPS = ("none", "shared-experts", "two-batch")
-#: Before the step that needs them (LMCache, unless it loads layer by layer), or each layer's while the one before it is
-#: computed (SGLang's HiCache).
-CACHE_LOADS = ("step", "layer")
+#: Before the step that needs them (LMCache, unless it loads layer by layer); each layer's while the one before it is
+#: computed (SGLang's HiCache); or beside the steps of others (vLLM's OffloadingConnector: WAITING_FOR_REMOTE_KVS).
+CACHE_LOADS = ("step", "layer", "beside")
 MTP_ACCEPTANCE = 0.85
 #: Far above those in use; and SGLang's --max-loras-per-batch.
 MOST_LORA_RANK, _USUAL_SLOTS = 1024, 8

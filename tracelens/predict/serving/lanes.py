@@ -63,7 +63,10 @@ class RunningBatch:
         request = self._next()
         if request is None:
             return None
-        return 0 if request in self.replica.kept else self._prompt(request) - self._cached(request)
+        if request in self.replica.kept:
+            return 0
+        loaded = self.replica.loaded.get(request)
+        return self._prompt(request) - (self._cached(request) if loaded is None else loaded[0])
 
     def rooms(self, decoding: int) -> list[int]:
         """See ``scheduling.LaneView``."""
@@ -72,12 +75,27 @@ class RunningBatch:
 
     def admit(self, *, whole: bool = False) -> int | None:
         """See ``scheduling.LaneView``."""
-        request = self._next() if self._has_place() else None
-        if request is None:
-            return None
+        while (request := self._next() if self._has_place() else None) is not None:
+            if request in self.replica.loaded:
+                self.waiting.take()
+                return self._begin(request, *self.replica.loaded.pop(request))
+            taken = self._take_in(request, whole=whole or self.replica.advance != ONE_TOKEN)
+            if taken is None:
+                return None
+            cached, again, whole_answer = taken
+            if again and self.replica.cache_load == "beside":
+                self.queue.start(self.replica.load(request, again, (cached, whole_answer)))
+                continue
+            self._load += again * self.pool.piece_tokens * self.replica.reload_fs_per_token
+            return self._begin(request, cached, whole_answer)
+        return None
+
+    def _take_in(self, request: int, *, whole: bool) -> tuple[int, int, bool] | None:
+        """Takes the next waiting request out of the line, with blocks for its prompt, or for the answer too: how many
+        of its tokens are cached, how many pieces of them in host memory, and ``whole``; None where it does not fit now.
+        """
         replica, pool, requests = self.replica, self.pool, self.requests
         kept, prompt = request in replica.kept, self._prompt(request)
-        whole = whole or replica.advance != ONE_TOKEN
         tokens = requests.input_tokens[request] + requests.output_tokens[request] if whole else prompt
         pieces = replica.pieces(request)
         found = pool.cached(pieces)
@@ -89,22 +107,27 @@ class RunningBatch:
         if blocks + missing + pool.idle_among(pieces[:found]) + watermark > pool.available:
             return None
         self.waiting.take()
-        if replica.adapter_slots:
-            self._extra += replica.load_adapter(requests.adapters[request])
-            self.adapters[requests.adapters[request]] += 1
         if pieces:
             pool.hold(pieces)
         pool.take(blocks)
+        if kept:
+            return 0, 0, whole
+        self.steps.host_tokens += again * pool.piece_tokens
+        return min((found + again) * pool.piece_tokens, prompt - 1), again, whole
+
+    def _begin(self, request: int, cached: int, whole: bool) -> int:
+        """A request with its blocks becomes one of the lane's; returns how many tokens it lacks."""
+        replica, prompt, adapters = self.replica, self._prompt(request), self.requests.adapters
+        if replica.adapter_slots:
+            self._extra += replica.load_adapter(adapters[request])
+            self.adapters[adapters[request]] += 1
         if whole:
             self._whole.add(request)
         if self.log.scheduled[request] < 0:
             self.log.scheduled[request] = self.queue.now
-        if kept:
+        if request in replica.kept:
             self._resume(request, prompt)
             return 0
-        cached = min((found + again) * pool.piece_tokens, prompt - 1)
-        self._load += again * pool.piece_tokens * replica.reload_fs_per_token
-        self.steps.host_tokens += again * pool.piece_tokens
         self._hits[request] = cached
         self.steps.cached_tokens += cached
         self.partial[request] = prompt - cached
@@ -534,7 +557,7 @@ class SequentialLane(RunningBatch):
         from host memory: before it, or layer by layer while it computes, of which the first layer's are not hidden.
         """
         extra, load, self._extra, self._load = self._extra, self._load, 0, 0
-        if load and self.replica.loads_by_layer:
+        if load and self.replica.cache_load == "layer":
             compute = step if isinstance(step, int) else sum(each.compute_fs for each in step)
             load = max(load - compute, -(-load // len(self.replica.cost.layers)))
         return extra + load

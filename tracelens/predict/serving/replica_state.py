@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tracelens.errors import UsageError
 from tracelens.predict.serving.costs import Mix, StageWork, StepCost
-from tracelens.predict.serving.event_queue import EventQueue
+from tracelens.predict.serving.event_queue import EventQueue, Process
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Plan
 from tracelens.types.records import Record
@@ -489,7 +489,9 @@ class ReplicaState:
         speculation = cost.deployment.speculation
         self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
         self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
-        self.disk = queue.resource("disk")
+        self.disk, self._pcie = queue.resource("disk"), queue.resource("pcie")
+        #: Requests that wait with their blocks and prefixes: how many tokens are cached, whether for the answer, too.
+        self.loaded: dict[int, tuple[int, bool]] = {}
         served = cost.deployment.adapters if requests.adapters else None
         #: LoRA adapters in the devices' memory, least recently used first, and how many may be.
         self.adapters: OrderedDict[int, None] = OrderedDict()
@@ -507,7 +509,7 @@ class ReplicaState:
         tiers = (conduct.cpu_cache_bytes, conduct.disk_cache_bytes)
         lower, disk = (int(each / piece_bytes) if piece_bytes else 0 for each in tiers)
         self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
-        self.loads_by_layer = engine.cache_load == "layer"
+        self.cache_load = engine.cache_load
         self.disk_piece_fs = self._disk_fs(piece_bytes, conduct.disk_gb_s) if disk else 0
         return BlockPool(total, engine.block_tokens, piece_tokens, lower, disk)
 
@@ -555,6 +557,17 @@ class ReplicaState:
                 "from the host"
             )
         return round(nbytes / (rate * 1e3) * 1e9)
+
+    def load(self, request: int, pieces: int, loaded: tuple[int, bool]) -> Process:
+        """Pieces come from host memory while steps go on; then the request, which has its blocks, is the next one."""
+        yield self._pcie
+        yield pieces * self.pool.piece_tokens * self.reload_fs_per_token
+        self._pcie.release()
+        self.loaded[request] = loaded
+        self.waiting.put_back(request)
+        for lane in self.lanes:
+            lane.room()
+            lane.notice()
 
     def load_adapter(self, adapter: int) -> int:
         """For how long a step waits that needs this adapter: until it is in a slot, for which the least recently used

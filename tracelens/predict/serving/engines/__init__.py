@@ -23,7 +23,7 @@ _FOLDER = Path(__file__).parent
 _VLLM_SIZES = "1,2,4,8-256:8,272-512:16"
 HABITS: dict[str, dict[str, Any]] = {
     "sglang": {"overlap": "shared-experts", "cache_load": "layer", "graph_batches": "1,2,4,8,12,16-256:8,272-512:16"},
-    "vllm": {"overlap": "shared-experts", "graph_batches": _VLLM_SIZES},
+    "vllm": {"overlap": "shared-experts", "cache_load": "beside", "graph_batches": _VLLM_SIZES},
     "trtllm": {"overlap": "shared-experts", "graph_batches": "1,2,4,8-128:8,256,512,1024,2048"},
     "atom": {"graph_batches": "1,2,4,8,16,32,48,64,128,256,512"},
     POOLED: {"overlap": "shared-experts", "graph_batches": _VLLM_SIZES},
