@@ -104,12 +104,14 @@ def requests_text(result: ServingResult) -> str:
     lengths = [f"{sum(lengths) / len(lengths):,.0f}" for lengths in (asked.input_tokens, asked.output_tokens)]
     is_fixed = all(min(lengths) == max(lengths) for lengths in (asked.input_tokens, asked.output_tokens))
     of = f"{lengths[0]} prompt and {lengths[1]} output tokens {'each' if is_fixed else 'on average'}"
+    if asked.sessions:
+        of += f", in {len(set(asked.sessions)):,} sessions"
     if asked.concurrency is not None:
         when = f"{asked.concurrency:,} at a time"
     elif result.experiment.replay is not None:
         when = f"as recorded in {asked.source}"
     else:
-        when = f"{workload.arrivals.kind} arrivals at {workload.arrivals.rate:g}/s"
+        when = f"{workload.arrivals.kind} arrivals {'of sessions ' * bool(asked.after)}at {workload.arrivals.rate:g}/s"
     return f"{len(asked):,} requests, {of}, {when}"
 
 
@@ -137,7 +139,8 @@ def _holds(curve: LoadCurve) -> str:
 
 
 def _at_once(point: LoadPoint) -> str:
-    return f"{point.concurrency} request{'s' * (point.concurrency > 1)} at once"
+    one = "session" if point.result.outcome.requests.after else "request"
+    return f"{point.concurrency} {one}{'s' * (point.concurrency > 1)} at once"
 
 
 def _curve_facts(curve: LoadCurve) -> Iterator[str]:
