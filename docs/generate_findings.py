@@ -70,7 +70,7 @@ def _section(rule: Rule) -> str:
     lines = [
         f"**Sees:** {says.sees}",
         f"**Costs:** {says.costs}",
-        f"**Try:** {says.remedy}.",
+        f"**Try:** {says.remedy}." + (f" In XLA: {says.in_xla}." if says.in_xla else ""),
         f"**No use when:** {says.wrong_when}",
         *([f"**Go on:** `{says.command}`"] if says.command else []),
         *([f"**References:** {'; '.join(says.references)}"] if says.references else []),

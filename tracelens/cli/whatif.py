@@ -61,18 +61,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+#: Said in place of an interval of no width: others, mostly the host, are on the critical path.
+_UNMOVED = "what kernels may be off by moves the step by less than 0.01 %"
+
+
 def _interval(found: WhatIf) -> str:
     """Between which times the step is, in ms; in percent where these are the same in ms."""
     from tracelens.types.units import shown_ms
 
     if not found.low_us < found.high_us:
-        without = "90 % interval: the same" if found.is_estimated else "this is an exact replay and has no error bar"
+        without = _UNMOVED if found.is_estimated else "this is an exact replay and has no error bar"
         return f"   {without}" if found.asked else ""
     low, high = shown_ms(found.low_us), shown_ms(found.high_us)
     if low != high:
         return f"   90 % interval: {low} to {high} ms"
     least, most = (round(100 * (us / found.after.step_us - 1), 2) for us in (found.low_us, found.high_us))
-    return f"   90 % interval: {least:+.2f} to {most:+.2f} %" if least or most else "   90 % interval: the same"
+    return f"   90 % interval: {least:+.2f} to {most:+.2f} %" if least or most else f"   {_UNMOVED}"
 
 
 def _unchanged(found: WhatIf) -> Iterator[str]:

@@ -30,5 +30,13 @@ def test_a_rule_says_all_that_its_section_needs(kind: str) -> None:
         assert sentence[0].isupper()
         assert sentence.endswith(".")
     assert not advice.remedy.endswith(".")
+    # What XLA compiled knows no torch.compile; of idle time in launches a function says so itself
+    assert (
+        ("torch" not in advice.remedy and "max-autotune" not in advice.remedy)
+        or advice.in_xla
+        or (kind == "idle: launch-bound")
+    )
+    assert len(f"try: {advice.in_xla}") <= 2 * 74
+    assert "torch" not in advice.in_xla
     # two lines of the terminal
     assert len(f"try: {advice.remedy}") <= 2 * 74

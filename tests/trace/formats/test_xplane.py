@@ -269,6 +269,9 @@ def test_ops_of_a_tpu_have_the_figures_that_it_recorded(tmp_path: Path) -> None:
     assert summary.coverage.perf_model == pytest.approx(90 / 120)
     assert found.device is not None
     assert found.device.name == "tpu-v5e"
+    remedies = [finding.remedy for finding in found.findings]
+    assert any("one jax.jit" in remedy for remedy in remedies)
+    assert not any("torch" in remedy or "max-autotune" in remedy for remedy in remedies)
 
 
 def test_steps_that_a_device_recorded_say_nothing_of_the_host(tmp_path: Path) -> None:

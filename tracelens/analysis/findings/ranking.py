@@ -524,7 +524,7 @@ def _finding(seen: Observed, ranked: _Ranked, of_op: Counter[tuple[str, str | No
         time_us=left / per_us,
         figures=figures,
         evidence=candidate.evidence,
-        remedy=candidate.remedy or rule.advice.remedy,
+        remedy=(rule.advice.in_xla if seen.is_xla else "") or candidate.remedy or rule.advice.remedy,
         wrong_when=rule.advice.wrong_when,
         command=candidate.command or rule.advice.command.replace("TRACE", seen.table.source) or None,
         limited_by=limited_by,

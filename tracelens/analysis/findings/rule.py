@@ -198,6 +198,11 @@ class Observed:
         return any("aten::" in name or "at::native" in name for name in self.table.names)
 
     @cached_property
+    def is_xla(self) -> bool:
+        """Whether XLA's own profiler wrote the file, and nothing in it is PyTorch's."""
+        return self.table.recorder.file.startswith("an XPlane profile") and not self.is_torch
+
+    @cached_property
     def kernels_of_op(self) -> Codes:
         """How many device events each table row launched."""
         op = self.activity.op
@@ -362,8 +367,9 @@ class Advice(Record, frozen=True, kw_only=True):
     """What a rule says of its findings, for the report and for its section of docs/findings.md.
 
     ``sees``, ``costs`` (why it costs time) and ``wrong_when`` (when the remedy brings nothing) are whole sentences;
-    ``remedy`` says what to do, in at most two lines of a terminal. ``command``: what to type next, with ``TRACE`` where
-    the trace's name goes; empty where nothing helps. What is ``is_general`` leaves to other rules what they see too.
+    ``remedy`` says what to do, in at most two lines of a terminal, ``in_xla`` that in a program that XLA compiled where
+    it is something else. ``command``: what to type next, with ``TRACE`` where the trace's name goes; empty where
+    nothing helps. What is ``is_general`` leaves to other rules what they see too.
     """
 
     sees: str
@@ -373,6 +379,7 @@ class Advice(Record, frozen=True, kw_only=True):
     references: tuple[str, ...] = ()
     command: str = ""
     is_general: bool = False
+    in_xla: str = ""
 
 
 class Rule(Record, frozen=True, kw_only=True):
