@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tracelens.hardware import HardwareSpec
     from tracelens.predict.workload import ModelConfig
     from tracelens.report.result import Report
-    from tracelens.trace.reading.compiled_code import CompiledCode
-    from tracelens.trace.reading.counter_files import CountedKernels
 
 
 _READ, _SCOPE, _ESTIMATED, _MFU, _COLUMNS = (
@@ -160,7 +158,6 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     from tracelens.files.memory_limit import end_stage
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import Report
-    from tracelens.trace.reading.read import read_memory_snapshot
 
     asked = build_options(ReportOptions, given, options)
     work = None
@@ -173,7 +170,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         )
     elif (asked.tokens_per_step, asked.batch, asked.sequence, asked.ranks) != (None, None, None, None):
         raise UsageError("--tokens-per-step, --batch, --sequence and --ranks need --model")
-    device, snapshot, specs = asked.device, asked.memory_snapshot, tuple(asked.extensions)
+    device, specs = asked.device, tuple(asked.extensions)
     chosen = AnalysisOptions(
         device=device if isinstance(device, HardwareSpec) or device is None else HardwareSpec.load(device),
         extensions=tuple(load_extension(spec) for spec in specs if spec != NONE),
@@ -188,10 +185,8 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         work=work,
         capture=_loaded(asked.capture),
         shapes=_loaded(asked.shapes),
-        memory_snapshot=None if snapshot is None else read_memory_snapshot(Path(snapshot)),
-        inductor=_compiled(asked.inductor),
         power=None if asked.power is None else Path(asked.power),
-        counters=_counters(asked.counters),
+        **_read_beside(asked),
     )
     with plain_strings():
         analysis = analyze(trace if isinstance(trace, Trace) else load(trace), chosen)
@@ -201,21 +196,23 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         return Report(analysis, summarize(analysis), extensions=sources, column_names=asked.column_names)
 
 
-def _counters(paths: Iterable[str | PathLike[str]]) -> tuple[CountedKernels, ...]:
-    files = [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]
-    if not files:
-        return ()
-    from tracelens.trace.reading.counter_files import read_counters
+def _read_beside(asked: ReportOptions) -> dict[str, Any]:
+    """What files of the same run or program say; what reads one is imported where there is one."""
+    found: dict[str, Any] = {}
+    if asked.memory_snapshot is not None:
+        from tracelens.trace.reading.read import read_memory_snapshot
 
-    return tuple(map(read_counters, files))
+        found["memory_snapshot"] = read_memory_snapshot(Path(asked.memory_snapshot))
+    if asked.inductor is not None:
+        from tracelens.trace.reading.compiled_code import read_compiled_code
 
+        found["inductor"] = read_compiled_code(Path(asked.inductor))
+    counters = asked.counters
+    if paths := [Path(path) for path in ([counters] if isinstance(counters, str | PathLike) else counters)]:
+        from tracelens.trace.reading.counter_files import read_counters
 
-def _compiled(path: str | PathLike[str] | None) -> CompiledCode | None:
-    if path is None:
-        return None
-    from tracelens.trace.reading.compiled_code import read_compiled_code
-
-    return read_compiled_code(Path(path))
+        found["counters"] = tuple(map(read_counters, paths))
+    return found
 
 
 def _loaded(trace: Trace | str | PathLike[str] | None) -> Trace | None:

@@ -37,7 +37,7 @@ from tracelens.analysis.ranks.rank_summary import (
     communication_call,
     ranks_text,
 )
-from tracelens.analysis.sheets.coll_analysis import bus_gb_s
+from tracelens.analysis.reading.process_groups import bus_gb_s
 from tracelens.analysis.sheets.priced_calls import sorted_by
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit

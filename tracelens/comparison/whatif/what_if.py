@@ -55,7 +55,7 @@ class Clock:
             last = np.append(np.diff(old[part]) > 0, True)
             later = np.maximum.accumulate(new[part])
             self._points[int(lane[part[0]])] = old[part][last] - self._base, later[last] - self._base
-        self._lane_of = self._stand_ins(table, threads.lane, stream_lane)
+        self._lane_of = self._stand_ins(table, threads.lane, stream_lane.astype(np.int64))
 
     def _stand_ins(self, table: TraceTable, *anchored: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         """The lane that gives each lane its clock; -1 where no lane has one."""
