@@ -12,7 +12,7 @@ import pytest
 
 import tracelens
 from tracelens.errors import UsageError
-from tracelens.option_fields import (
+from tracelens.files.option_fields import (
     add_options,
     build_options,
     comma_list,

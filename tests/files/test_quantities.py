@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tracelens
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.option_fields import byte_count, duration_in, whole
+from tracelens.files.option_fields import byte_count, duration_in, whole
 from tracelens.types.units import BYTES, COUNTS, SECONDS, count, duration_s, size_bytes
 
 

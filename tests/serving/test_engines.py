@@ -16,8 +16,8 @@ from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.errors import InputError, UsageError
+from tracelens.files.option_fields import BACKENDS
 from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, point_of
-from tracelens.option_fields import BACKENDS
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
 from tracelens.predict.serving import engines

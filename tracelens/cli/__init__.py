@@ -207,7 +207,7 @@ def _on_this_machine(arguments: list[str]) -> Iterator[list[str]]:
 
 def add_executor(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose which processes read the traces."""
-    from tracelens.option_fields import positive
+    from tracelens.files.option_fields import positive
 
     parser.add_argument(
         "--executor", default="processes", metavar="NAME",

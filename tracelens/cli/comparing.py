@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tracelens.cli import refuse_input
 from tracelens.comparison.gates import CompareOptions
+from tracelens.files.option_fields import arguments_of, option, options_of
 from tracelens.files.say import emit, say, say_lines
-from tracelens.option_fields import arguments_of, option, options_of
 
 GATE_FAILED = 4
 

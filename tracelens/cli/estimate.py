@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.files.option_fields import byte_count, integer
 from tracelens.files.say import emit, say, say_table
-from tracelens.option_fields import byte_count, integer
 from tracelens.types.units import shown_rate
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import InputError, OutputError, UsageError
+from tracelens.files.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.files.say import Progress, emit, say
-from tracelens.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.report import ReportOptions
 from tracelens.schema import KEYS
 

@@ -353,7 +353,7 @@ def _chosen(options: Sequence[argparse.Action], common: Common) -> list[argparse
 
 def _memory_gb(text: str) -> float:
     """A limit: libraries that do not get what they ask for while they are loaded end the process, or crawl."""
-    from tracelens.option_fields import above_zero
+    from tracelens.files.option_fields import above_zero
 
     if (found := above_zero(text)) < _LEAST_GB:
         raise argparse.ArgumentTypeError(f"must be at least {_LEAST_GB}, which the libraries alone take, got {text}")

@@ -16,8 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
+from tracelens.files.option_fields import (
+    Renamed,
+    arguments_of,
+    filled_in,
+    given_options,
+    option,
+    options_of,
+    refuse_unread,
+)
 from tracelens.files.say import say, say_lines
-from tracelens.option_fields import Renamed, arguments_of, filled_in, given_options, option, options_of, refuse_unread
 from tracelens.predict.projection.projection_options import ProjectOptions
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli import add_executor, main, refuse_input
 from tracelens.errors import InputError, UsageError
+from tracelens.files.option_fields import arguments_of, option, options_of, positive
 from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say, say_lines
-from tracelens.option_fields import arguments_of, option, options_of, positive
 from tracelens.report import ReportOptions
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import UsageError
+from tracelens.files.option_fields import arguments_of, comma_list, option, options_of, positive, whole
 from tracelens.files.say import Progress, say
-from tracelens.option_fields import arguments_of, comma_list, option, options_of, positive, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
+from tracelens.files.option_fields import add_options, byte_count, duration_in, integer, option
 from tracelens.files.say import emit, say, say_lines
-from tracelens.option_fields import add_options, byte_count, duration_in, integer, option
 from tracelens.predict.routing.config import (
     MESH_ONLY,
     METADATA,

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
-from tracelens.files.say import Progress, say, say_lines
-from tracelens.option_fields import (
+from tracelens.files.option_fields import (
     above_zero,
     arguments_of,
     comma_list,
@@ -26,6 +25,7 @@ from tracelens.option_fields import (
     positive,
     refuse_unread,
 )
+from tracelens.files.say import Progress, say, say_lines
 from tracelens.predict.projection.projection_options import PUBLISHED, SWEPT, SearchOptions
 
 if TYPE_CHECKING:

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
+from tracelens.files.option_fields import (
+    arguments_of,
+    filled_in,
+    given_options,
+    hint,
+    option,
+    options_of,
+    refuse_unread,
+)
 from tracelens.files.say import emit, say, say_lines
-from tracelens.option_fields import arguments_of, filled_in, given_options, hint, option, options_of, refuse_unread
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from tracelens import option_fields
 from tracelens.cli import refuse_input
 from tracelens.comparison.whatif import WhatIfOptions
+from tracelens.files.option_fields import arguments_of, option, options_of
 from tracelens.files.say import emit, say
-from tracelens.option_fields import arguments_of, option, options_of
 
 if TYPE_CHECKING:
     from tracelens.comparison.whatif.what_if import EnergyChange, WhatIf

@@ -29,8 +29,8 @@ from tracelens.comparison.measured_rows import (
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import NONE, load_extension
+from tracelens.files.option_fields import build_options, takes
 from tracelens.hardware import HardwareSpec
-from tracelens.option_fields import build_options, takes
 from tracelens.types.units import NS_PER_MS
 
 #: How Inductor names the kernels that it writes.

@@ -12,7 +12,7 @@ from pathlib import Path
 from tracelens.comparison.compared import NOISE, ComparedRow, Comparison, GateResult, KernelShare
 from tracelens.comparison.sides import COMMUNICATION, family, row_role
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.option_fields import option
+from tracelens.files.option_fields import option
 from tracelens.types.records import Record
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.

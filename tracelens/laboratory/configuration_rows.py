@@ -33,8 +33,8 @@ from tracelens.files.data_table import (
     read_table,
     shown,
 )
+from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware.power import power_constants
-from tracelens.option_fields import BACKENDS
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import Mix, StepCost
 from tracelens.predict.serving.deployment import (

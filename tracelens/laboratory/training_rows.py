@@ -22,8 +22,8 @@ import msgspec
 from tracelens.backends.base import System, system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Headings, Number, is_file_name, is_unsaid, number, shown
+from tracelens.files.option_fields import BACKENDS
 from tracelens.files.say import with_progress
-from tracelens.option_fields import BACKENDS
 from tracelens.predict.projection.frameworks import Framework
 from tracelens.predict.projection.from_measured import Anchor
 from tracelens.predict.projection.schedules import schedules

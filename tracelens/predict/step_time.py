@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tracelens.backends import System
 from tracelens.errors import UsageError
-from tracelens.option_fields import build_options, takes
+from tracelens.files.option_fields import build_options, takes
 from tracelens.predict.serving.costs import FS_PER_US, StepCost
 from tracelens.predict.serving.experiment import deployment_of
 from tracelens.predict.serving.serving_options import DeploymentOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.extensions import ExtensionSpec
-from tracelens.option_fields import build_options, option, positive, takes, whole
+from tracelens.files.option_fields import build_options, option, positive, takes, whole
 from tracelens.schema import KEYS, TRACELENS
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from tracelens.errors import OutputError, TracelensError, UsageError
-from tracelens.option_fields import build_options, option, positive, takes, whole
+from tracelens.files.option_fields import build_options, option, positive, takes, whole
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB
 

@@ -538,7 +538,7 @@ def _report(line: list[str]) -> Report:
 
 @lru_cache(maxsize=2)
 def _report_of(line: tuple[str, ...], stamp: object) -> Report:
-    from tracelens.option_fields import options_of
+    from tracelens.files.option_fields import options_of
     from tracelens.report import ReportOptions
 
     del stamp

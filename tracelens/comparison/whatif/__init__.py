@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.option_fields import above_zero, option, positive
+from tracelens.files.option_fields import above_zero, option, positive
 
 
 def times(text: str) -> float:

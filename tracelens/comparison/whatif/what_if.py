@@ -26,8 +26,8 @@ from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.comparison.whatif import WhatIfOptions
 from tracelens.comparison.whatif.changes import PLACE, changes
 from tracelens.comparison.whatif.plan import LEAST, LIKELY, MOST, Z90, ChangePlan, Subject, price
+from tracelens.files.option_fields import build_options, takes
 from tracelens.hardware.power import power_constants, room_w
-from tracelens.option_fields import build_options, takes
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import Kind, RowColumn, TraceTable

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.backends.base import System
 from tracelens.errors import TracelensError, UsageError
+from tracelens.files.option_fields import build_options, takes
 from tracelens.files.say import with_progress
 from tracelens.hardware.power import Facility, FacilityEnergy
-from tracelens.option_fields import build_options, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.predict.projection import step, step_traces
 from tracelens.predict.projection.frameworks import Framework, Residuals, named

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
-from tracelens.option_fields import BACKENDS, comma_list, duration_in, option, positive
+from tracelens.files.option_fields import BACKENDS, comma_list, duration_in, option, positive
 from tracelens.predict.workload.parallel_config import PrecisionName, TrainingOptions
 from tracelens.types.units import count
 

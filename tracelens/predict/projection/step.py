@@ -17,9 +17,9 @@ from tracelens.backends import origami
 from tracelens.backends.base import Backend, System
 from tracelens.backends.roofline_and_tile import over_idle_uj
 from tracelens.errors import TracelensError, UsageError
+from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import power_constants, room_w
-from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel
 from tracelens.predict.projection import schedules
 from tracelens.predict.projection.chunk_timing import Block, Transfer

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from tracelens.errors import UsageError
 from tracelens.files.data_table import LARGEST, shown
 from tracelens.files.documents import toml_of
-from tracelens.option_fields import integer, option
+from tracelens.files.option_fields import integer, option
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB

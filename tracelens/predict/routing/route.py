@@ -16,7 +16,7 @@ from tracelens.analysis.reading.process_groups import recorded_ep_size
 from tracelens.analysis.sheets import perf_summary
 from tracelens.backends.base import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
-from tracelens.option_fields import build_options, takes
+from tracelens.files.option_fields import build_options, takes
 from tracelens.predict.network.ports import Ports
 from tracelens.predict.network.topology import Topology
 from tracelens.predict.routing.config import RouteOptions, element_type

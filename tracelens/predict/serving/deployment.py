@@ -19,8 +19,8 @@ import msgspec
 from tracelens.backends import System
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import FigureTable
+from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware import HardwareSpec
-from tracelens.option_fields import BACKENDS
 from tracelens.predict.network.algorithms import algorithms
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.token_routing import UNIFORM, Skew

@@ -13,10 +13,10 @@ import msgspec
 from tracelens.backends import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import normalized, settings_of
+from tracelens.files.option_fields import build_options, takes
 from tracelens.files.say import with_progress
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import Facility
-from tracelens.option_fields import build_options, takes
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import option_fields
-from tracelens.option_fields import BACKENDS, integer, option
+from tracelens.files.option_fields import BACKENDS, integer, option
 
 if TYPE_CHECKING:
     from tracelens.predict.serving.deployment import Engine

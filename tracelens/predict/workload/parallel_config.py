@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tracelens.errors import UsageError
-from tracelens.option_fields import build_options, comma_list, integer, option, positive
+from tracelens.files.option_fields import build_options, comma_list, integer, option, positive
 from tracelens.predict.network.topology import Group
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
 from tracelens.types.dtypes import TRAINED, DType, Precision

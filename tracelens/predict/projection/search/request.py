@@ -20,7 +20,7 @@ import numpy as np
 
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.executors import outcomes
-from tracelens.option_fields import BACKENDS, build_options, takes
+from tracelens.files.option_fields import BACKENDS, build_options, takes
 from tracelens.predict.projection.frameworks import Residuals, named
 from tracelens.predict.projection.projection_options import (
     STRATEGIES,

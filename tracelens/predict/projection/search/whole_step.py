@@ -18,10 +18,10 @@ import numpy.typing as npt
 from tracelens.backends.base import System
 from tracelens.backends.roofline_and_tile import over_idle_uj
 from tracelens.errors import UsageError
+from tracelens.files.option_fields import BACKENDS
 from tracelens.files.say import with_progress
 from tracelens.hardware.device_figures import PowerConstants
 from tracelens.hardware.power import idle_power, power_constants, room_w
-from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import Collective, PerfModel
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.topology import Group, Topology
