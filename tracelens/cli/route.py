@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens import option_fields
 from tracelens.errors import UsageError
+from tracelens.files import option_fields
 from tracelens.files.option_fields import add_options, byte_count, duration_in, integer, option
 from tracelens.files.say import emit, say, say_lines
 from tracelens.predict.routing.config import (

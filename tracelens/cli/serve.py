@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens import option_fields
 from tracelens.errors import UsageError
+from tracelens.files import option_fields
 from tracelens.files.option_fields import (
     arguments_of,
     filled_in,

@@ -13,9 +13,9 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import option_fields
 from tracelens.cli import refuse_input
 from tracelens.comparison.whatif import WhatIfOptions
+from tracelens.files import option_fields
 from tracelens.files.option_fields import arguments_of, option, options_of
 from tracelens.files.say import emit, say
 

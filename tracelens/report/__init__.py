@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens import option_fields
 from tracelens.extensions import ExtensionSpec
+from tracelens.files import option_fields
 from tracelens.files.option_fields import build_options, option, positive, takes, whole
 from tracelens.schema import KEYS, TRACELENS
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from tracelens import option_fields
 from tracelens.errors import UsageError
+from tracelens.files import option_fields
 from tracelens.files.option_fields import BACKENDS, comma_list, duration_in, option, positive
 from tracelens.predict.workload.parallel_config import PrecisionName, TrainingOptions
 from tracelens.types.units import count

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import option_fields
+from tracelens.files import option_fields
 from tracelens.files.option_fields import BACKENDS, integer, option
 
 if TYPE_CHECKING:
