@@ -124,7 +124,19 @@ def _read_or_refused(text: str) -> None:
 
 # Only ever matched from one place on, never searched for: each character is then looked at once per call.
 MATCHED = {"_OPENING", "_SEPARATOR", "_NODE", "_ATOM_STEP", "_STEP", "_DETAILED", "_PLAIN", "_LINE", "_RUN", "_LAYER"}
-MATCHED |= {"_GATE", "_FRAME", "_NAME", "_START", "_SDK_START", "PUBLIC_OPS", "PUBLIC_KERNELS", "PUBLIC_FRAMES"}
+MATCHED |= {
+    "_TRIPLE",
+    "_NO_COUNTER",
+    "_DMON",
+    "_GATE",
+    "_FRAME",
+    "_NAME",
+    "_START",
+    "_SDK_START",
+    "PUBLIC_OPS",
+    "PUBLIC_KERNELS",
+    "PUBLIC_FRAMES",
+}
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[str] | re.Pattern[bytes]]]:

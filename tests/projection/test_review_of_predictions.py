@@ -57,19 +57,21 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     )),
     "serving 9, tiers": (
         "cache tiers",
-        "Host memory is done; CXL and disks are not: no measured rate of reading a cache back from them is at hand.",
+        "Host memory and disks are done; CXL is not: no measured rate of reading a cache back from it is at hand.",
         (
             "serving/test_pools_and_links.py::test_prefixes_in_host_memory_are_read_back_and_not_computed",
             "serving/test_pools_and_links.py::test_pieces_that_leave_the_pool_are_kept_below_and_the_oldest_forgotten",
-            "docs/serving.md::a cache tier below host memory (CXL, disks)",
+            "serving/test_sessions.py::test_what_leaves_host_memory_goes_to_disks_and_comes_back_through_it",
+            "docs/serving.md::Prefix caches that replicas share; CXL.",
         ),
     ),
     "serving 9, sessions": (
         "agentic sessions",
-        "Recorded ones are replayed with what they share; no trace at hand says how long tools take between answers.",
+        "Sessions are made, or replayed with what they share; pauses are given, as no trace at hand says how long tools take.",
         (
             "serving/test_files.py::test_hashes_become_shared_beginnings",
-            "docs/serving.md::Sessions whose next request waits for the last answer",
+            "serving/test_sessions.py::test_a_turn_says_all_before_it_again_and_finds_whole_blocks_of_it",
+            "docs/serving.md::Requests of a replayed file arrive when it says, whatever answers take.",
         ),
     ),
     "serving 9, waves": (

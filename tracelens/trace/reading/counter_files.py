@@ -692,7 +692,7 @@ def _waits(metrics: Metrics) -> tuple[dict[str, Floats], Floats]:
 
 _CAST = re.compile(r"\((?:unsigned |signed )?(?:bool|char|short|int|long|long long)\)")
 _SUFFIX = re.compile(r"(?<=\d)[uUlL]{1,3}\b")
-_CLONE = re.compile(r"\s*\[clone [^\]]*\]|\.kd$")
+_CLONE = re.compile(r"\[clone [^\[\]]*\]|\.kd$")
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
 _LITERALS = {"true": "1", "false": "0"}
 

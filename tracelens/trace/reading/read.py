@@ -276,7 +276,7 @@ _CLOCKS = (re.compile(r"\bclocks\.(?:current\.)?sm\b|(?<![a-z])sm_?cl(?:oc)?k"),
            re.compile(r"\bclocks\.(?:current\.)?(?:gr|graphics)\b|(?<![a-z])gfx_?cl(?:oc)?k"))  # fmt: skip
 _NUMBER = re.compile(r"^(\d+(?:\.\d*)?) ?(?:W|MHz)?$")
 #: A row of ``dcgmi dmon``, which writes no times: what stands before it, the device, values.
-_DMON_ROW, _DMON = re.compile(r"^(.*?)\s*\bGPU (\d+)\s+(.*)$"), re.compile(rb"[^\n]*#\s*Entity\b")
+_DMON_ROW, _DMON = re.compile(r"\bGPU (\d+)\s(.*)"), re.compile(rb"[^\n]*#\s*Entity\b")
 _DMON_TIMES = "dcgmi dmon -e 155,100 -d 100 | ts '%FT%.T%z'"
 #: The longest log that is read, and how local times may be off UTC.
 _MOST_COUNTERS, _MOST_US = 100_000, 2.0**52
@@ -464,10 +464,10 @@ def _dmon_rows(source: str, lines: Iterable[str]) -> tuple[list[str], list[list[
     for line in lines:
         if "#" in line:
             names = [name.lower().replace("powr", "power") for name in line.split("#", 1)[1].split()[1:]]
-        elif (found := _DMON_ROW.match(line)) is not None:
-            if not found[1]:
+        elif (found := _DMON_ROW.search(line)) is not None:
+            if not (recorded := line[: found.start()].rstrip()):
                 raise InputError(f"{source}: rows of dcgmi without times: record it with {_DMON_TIMES}")
-            rows.append([found[1], found[2], *found[3].split()])
+            rows.append([recorded, found[1], *found[2].split()])
     return ["time", "gpu", *names], rows
 
 
