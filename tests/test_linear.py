@@ -126,6 +126,7 @@ def _read_or_refused(text: str) -> None:
 MATCHED = {"_OPENING", "_SEPARATOR", "_NODE", "_ATOM_STEP", "_STEP", "_DETAILED", "_PLAIN", "_LINE", "_RUN", "_LAYER"}
 MATCHED |= {
     "_TRIPLE",
+    "_INSTANCE",
     "_NO_COUNTER",
     "_DMON",
     "_GATE",
