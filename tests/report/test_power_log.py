@@ -168,6 +168,20 @@ def test_fields_of_dcgms_exporter(tmp_path: Path) -> None:
     assert [logs[n].clocks(0, 2**62).tolist() for n in (0, 1)] == [[1500.0] * 4, [1501.0] * 4]
 
 
+def test_amd_smi_s_cells_are_lists_its_times_whole_seconds_and_the_last_sample_of_one_counts(tmp_path: Path) -> None:
+    """The form of the logs that InferenceX publishes: N/A is no sample, the clock is the first XCD's."""
+    head = "timestamp,gpu,gfx_activity,jpeg_activity,socket_power,power_management,gfx_0_clk,gfx_0_min_clk,gfx_0_max_clk,gfx_0_clk_locked,gfx_1_clk,hotspot"  # fmt: skip
+    row = """{},{},95,"['N/A', [0, 0]]",{},ENABLED,{},500,2100,DISABLED,132,40"""
+    rows = [(1772939616, 0, 135, 133), (1772939616, 1, 140, 150), (1772939617, 0, "N/A", "N/A"),
+            (1772939618, 0, 400, 1900), (1772939618, 0, 410, 1910)]  # fmt: skip
+    (path := tmp_path / "amd.csv").write_text("\n".join([head, *(row.format(*each) for each in rows)]))
+    found = read_power_log(path, 0)
+    assert found.power_w.tolist() == [135.0, 410.0]
+    assert found.clocks(0, 2**62).tolist() == [133.0, 1910.0]
+    assert (found.time_ns // 10**9).tolist() == [1772939616, 1772939618]
+    assert read_device_logs(path)[1].power_w.tolist() == [140.0]
+
+
 def test_a_report_of_a_log_alone_says_where_it_belongs(tmp_path: Path) -> None:
     for text in (dmon(), "timestamp, power.draw [W]\n2026/03/01 12:00:00.1, 3 W\n"):
         (path := tmp_path / "own.csv").write_text(text)

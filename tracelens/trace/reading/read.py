@@ -271,9 +271,10 @@ _LOG = "nvidia-smi --query-gpu=timestamp,index,power.draw --format=csv -lms 20"
 #: Words of a column of power, in lower case, that is not what was drawn.
 _NO_WATTS = ("limit", "cap", "state", "manag")
 _DEVICE = re.compile(r"^(?:index|(?:gpu|device)(?:[ _](?:id|index))?)$")
-#: The clock of the multiprocessors as nvidia-smi, amd-smi, dcgmi and DCGM's exporter call it, the better name first.
+#: The clock of the multiprocessors (of AMD the first XCD's) as nvidia-smi, amd-smi, dcgmi and DCGM's exporter call it,
+#: the better name first.
 _CLOCKS = (re.compile(r"\bclocks\.(?:current\.)?sm\b|(?<![a-z])sm_?cl(?:oc)?k"),
-           re.compile(r"\bclocks\.(?:current\.)?(?:gr|graphics)\b|(?<![a-z])gfx_?cl(?:oc)?k"))  # fmt: skip
+           re.compile(r"\bclocks\.(?:current\.)?(?:gr|graphics)\b|(?<![a-z])gfx_?(?:0_)?cl(?:oc)?k"))  # fmt: skip
 _NUMBER = re.compile(r"^(\d+(?:\.\d*)?) ?(?:W|MHz)?$")
 #: A row of ``dcgmi dmon``, which writes no times: what stands before it, the device, values.
 _DMON_ROW, _DMON = re.compile(r"\bGPU (\d+)\s(.*)"), re.compile(rb"[^\n]*#\s*Entity\b")
@@ -497,7 +498,7 @@ def _samples(path: Path, *, need_watts: bool) -> tuple[dict[str, dict[int, tuple
         moment, zoned = _epoch_ns(row[time].strip(), f"{source}, line {line}")
         is_utc &= zoned
         of_device = samples.setdefault("" if number is None else row[number].strip().removeprefix("card"), {})
-        if moment in of_device:
+        if moment in of_device and number is None:  # of a numbered device, whose times are coarse, the last one counts
             raise InputError(f"{source}, line {line}: a second sample of one moment: record it with {_LOG}")
         of_device[moment] = (read[0], read[1])
     return samples, is_utc
