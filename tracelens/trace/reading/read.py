@@ -71,14 +71,24 @@ def job_log(text: bytes) -> str | None:
 
 def is_job_log(path: Path) -> bool:
     """As ``job_log``, of a file that may be packed by gzip; False for one that cannot be read."""
+    text = _beginning(path)
     try:
-        with path.open("rb") as file:
-            text = file.read(_LOG_BYTES)
         if text.startswith(b"\x1f\x8b"):
             text = zlib.decompressobj(31).decompress(text, _LOG_BYTES)
-        return job_log(text) is not None
-    except (OSError, zlib.error):
+    except zlib.error:
         return False
+    return job_log(text) is not None
+
+
+def _beginning(path: Path) -> bytes:
+    """Of a file; nothing of one that cannot be read, nor of a pipe, which may never begin."""
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            return file.read(_LOG_BYTES)
+    except OSError:
+        return b""
 
 
 def other_format(text: bytes, name: str = "") -> str | None:
@@ -414,11 +424,7 @@ def read_device_logs(path: Path) -> dict[int, PowerLog]:
 
 def is_device_log(path: Path) -> bool:
     """Whether a file begins as a log of devices does; False for one that cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return device_log(file.read(_LOG_BYTES))
-    except OSError:
-        return False
+    return device_log(_beginning(path))
 
 
 def device_log(text: bytes) -> bool:
