@@ -17,6 +17,7 @@ import pytest
 
 import tracelens
 from tests.cli.test_route_command import PRODUCTION
+from tests.fuzz.documents import FORMATS
 from tracelens.cli import main
 from tracelens.cli.parsing import parser_of
 from tracelens.cli.verbs import VERBS
@@ -125,6 +126,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / name).write_text(fences[place], encoding="utf-8")
     shutil.copy(REPOSITORY / "docs" / "experiment_config.yaml", made)
     (made / "production.toml").write_text(PRODUCTION, encoding="utf-8")
+    (made / "compiled").mkdir()
+    shutil.copy(REPOSITORY / "tests" / "analysis" / "sheets" / "torch_trace.log", made / "compiled")
+    document, writer_of, *_ = FORMATS["counters"]
+    (made / "ncu.csv").write_bytes(writer_of(document))
     tables = {
         "in.csv": [{"m": 128, "n": 4096, "k": 4096, "dtype": "bf16"}],
         "scores.csv": [
