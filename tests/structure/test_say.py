@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
 SAY = PACKAGE / "files" / "say.py"
+parsed = cache(ast.parse)
 
 
 def shown_past(source: str) -> list[int]:
     """Lines that print, or write to a stream of the process."""
     lines = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         match node:
             case ast.Call(func=ast.Name(id="print")):
                 lines.append(node.lineno)
@@ -45,7 +47,7 @@ def test_a_bare_print_is_found() -> None:
 def shown_as_one_line(source: str) -> list[int]:
     """Lines that give ``say``, which shows one line, the text that some ``..._text`` made of several."""
     calls = [
-        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "say"
+        node for node in ast.walk(parsed(source)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "say"
     ]
     made = {
         node.lineno: ast.unparse(node.args[0].func)
@@ -77,7 +79,7 @@ UNWANTED = re.compile(
 
 def errors_said(source: str) -> Iterator[tuple[int, str]]:
     """Line and text, without what is put into it, of every error that is raised or made for raising."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         is_error = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].lower().endswith("error")
         for text in (each for each in ast.walk(node) if is_error and isinstance(each, ast.Constant)):
             if isinstance(text.value, str):
