@@ -248,6 +248,7 @@ def test_numbers_and_single_values_are_taken_as_what_they_stand_for(folder):
         ("serve", {"zzz": 1}, "slo, speculate, sweep"),
         ("compare", {**ASKED["compare"], "format": "jso"}, "did you mean json?"),
         ("lake", {"trace": "job"}, "job is not a lake"),
+        ("lake", {}, "lake needs trace: the folder that tracelens ingest wrote"),
     ],
 )
 def test_what_does_not_fit_is_said_with_what_would(folder, tool, arguments, said):

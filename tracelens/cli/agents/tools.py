@@ -779,6 +779,8 @@ def _of_lake(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
     from tracelens.report.lake.ingest import is_lake
 
     args = parser_of("query").parse_args(line)
+    if args.trace is None:
+        raise UsageError("lake needs trace: the folder that tracelens ingest wrote")
     if not is_lake(Path(args.trace)):
         raise UsageError(
             f"{args.trace} is not a lake: tracelens ingest FOLDER --to LAKE makes one; the tool query asks one trace"
