@@ -322,8 +322,8 @@ def _rocm_place(row: list[str], at: Mapping[str, int]) -> _Place:
 
 
 def _add_time(values: _Values, launch: int, row: list[str], at: Mapping[str, int]) -> None:
-    times = [next((row[at[name]] for name in names if name in at), "") for names in _TIMES]
-    if all(_WHOLE.fullmatch(each.strip()) for each in times) and float(times[1]) > float(times[0]):
+    times = [next((row[at[name]].strip() for name in names if name in at), "") for names in _TIMES]
+    if all(_WHOLE.fullmatch(each) for each in times) and float(times[1]) > float(times[0]):
         values.add(launch, "duration", "ns", str(float(times[1]) - float(times[0])))
 
 
