@@ -8,8 +8,6 @@ does. Time of unknown work counts at the mean watts of the known, and between id
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
@@ -24,9 +22,6 @@ from tracelens.hardware.power import Drawn, KernelWork, demand_w, family_power, 
 from tracelens.perf_models.base import WorkColumns
 from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_S
-
-if TYPE_CHECKING:
-    pass
 
 
 class RowPower(Record, frozen=True, kw_only=True, eq=False):

@@ -41,6 +41,7 @@ from tracelens.analysis.reading.process_groups import bus_gb_s
 from tracelens.analysis.sheets.priced_calls import sorted_by
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit
+from tracelens.perf_models.collective import bus_factor
 from tracelens.trace.reading.read import FLIGHT_RECORDER, INSPECTOR, Frame, allocated_at, job_log
 from tracelens.trace.reading.source import Source
 from tracelens.trace.table import RANK_IN_NAME, ProcessGroup
@@ -294,8 +295,7 @@ def _adds_up(line: _Line) -> bool:
         return True
     word, *sums = _INSPECTED[own.coll]
     algo = own.coll_msg_size_bytes * (header.n_ranks if any(sums) else 1) / own.coll_exec_time_us / 1e3
-    share = (header.n_ranks - 1) / header.n_ranks
-    factor = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share}.get(word, 1.0)
+    factor = bus_factor(word, header.n_ranks) or 1.0
     bus = algo * factor if own.coll_busbw_gbs is None else own.coll_busbw_gbs
     return all(
         math.isclose(ours, theirs, rel_tol=1e-3, abs_tol=_ROUNDED_GB_S)
