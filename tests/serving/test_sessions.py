@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ import tracelens as tl
 from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.errors import UsageError
+from tracelens.predict import network
 from tracelens.predict.serving.costs import FS_PER_US
 from tracelens.predict.serving.deployment import Engine, Parallelism
 from tracelens.predict.serving.metrics import per_request, summary
@@ -314,15 +316,19 @@ def test_loading_layer_by_layer_hides_behind_the_step(cost_of):
     assert by_layer["host_prompt_tokens"] == in_step["host_prompt_tokens"]
 
 
-def test_disks_are_those_of_the_cluster_file():
+def test_disks_are_those_of_the_cluster_file(tmp_path):
     asked = {"rate": 1.0, "requests": 24, "turns": 4, "input": 600, "output": 20, "kv_tokens": 3200, "cpu_cache": 0.2}
-    node = System.load("dgx-h100")
-    assert node.disk_gb_s == pytest.approx(49.4 / 8)
-    said, same = (tl.serve("llama3.1-8b", "dgx-h100", disk_cache=each, **asked).summary for each in (100, "100@6.175"))
+    bundled = Path(network.__file__).parent / "clusters" / "dgx-h100.toml"
+    fast = tmp_path / "fast.toml"
+    fast.write_text(bundled.read_text("utf-8").replace("tb = 30.72", "tb = 30.72\nread_gb_s = 49.4"))
+    node = System.load(str(fast))
+    assert (node.disk_gb_s, node.disk_tb) == (pytest.approx(49.4 / 8), pytest.approx(30.72 / 8))
+    said, same = (tl.serve("llama3.1-8b", str(fast), disk_cache=each, **asked).summary for each in (100, "100@6.175"))
     assert said == same
     assert said["disk_prompt_tokens"] > 0
-    with pytest.raises(UsageError, match=r"the rate of its node's disks is unknown; give --disk-cache GIB@GB/s"):
-        tl.serve("llama3.1-8b", "dgx-a100", disk_cache=100, **asked)
+    for cluster in ("dgx-h100", "dgx-a100"):
+        with pytest.raises(UsageError, match=r"the rate of its node's disks is unknown; give --disk-cache GIB@GB/s"):
+            tl.serve("llama3.1-8b", cluster, disk_cache=100, **asked)
     with pytest.raises(UsageError, match=r"3\.84 TB of their nodes' disks"):
         tl.serve("llama3.1-8b", "dgx-h100", disk_cache=4000, **asked)
     with pytest.raises(UsageError, match="--disk-cache needs --cpu-cache"):

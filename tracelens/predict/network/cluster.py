@@ -196,7 +196,7 @@ def _read(path: Path) -> Cluster:
     if host is not None:
         _finish(host, sources)
     disks = root.table("disks")
-    disk_tb, disk_gb_s = (None if disks is None else disks.needed_number(name) for name in ("tb", "read_gb_s"))
+    disk_tb, disk_gb_s = (None if disks is None else disks.number(name) for name in ("tb", "read_gb_s"))
     if disks is not None:
         _finish(disks, sources)
     cluster = Cluster(

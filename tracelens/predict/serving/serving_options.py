@@ -139,8 +139,8 @@ class ServingConfig(DeploymentOptions):
         0.0, kind=float, metavar="GIB", group=_HOW,
     )  # fmt: skip
     disk_cache: str | float | None = option(
-        "disks per replica for prefixes evicted from host memory (--cpu-cache), and their rate; default: none, the "
-        "cluster's rate",
+        "disks per replica for prefixes evicted from host memory (--cpu-cache), and their rate; default: none; "
+        "the rate of a cluster file of yours, no bundled one has it",
         metavar="GIB[@GB/s]", group=_HOW,
     )  # fmt: skip
     kv_link: float | None = option(
