@@ -214,8 +214,8 @@ def _notes(one: Side, other: Side) -> list[str]:
     found += _other_ranks(one, other)
     if max(sum(len(run[0].durations_ns) for run in side.parts) for side in (one, other)) == 1:
         found.append(
-            "one step per trace cannot separate noise from change: told are facts, and what exceeds the spread of "
-            "repeated kernels and of typical steps"
+            "one step per trace cannot separate noise from change: only facts, and changes beyond the spread of "
+            "repeated kernels and of typical steps, are named as causes"
         )
     return [*one.notes, *other.notes, *found]
 
