@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -45,5 +46,11 @@ if __name__ == "__main__":
     ranks = tuple(int(text) for text in sys.argv[4:])
     if "RANK" in os.environ:
         work(int(os.environ["RANK"]), folder, when, rounds, ranks)
+        # Ends as a rank of mp.spawn does. A gloo thread that still holds a tensor when Python takes itself down aborts
+        # the process, with or without tracelens: https://github.com/pytorch/pytorch/pull/179291
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()
+        os._exit(0)
     else:
         mp.spawn(work, (folder, when, rounds, ranks), nprocs=RANKS)

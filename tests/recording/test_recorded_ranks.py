@@ -109,10 +109,11 @@ def run_job(launcher: list[str], *arguments: object, env: dict[str, str] | None 
         pytest.skip("PyTorch is not installed here, and TRACELENS_TORCH_PYTHON names no Python that has it")
     clean = {key: value for key, value in os.environ.items() if key not in LAUNCHED}
     clean |= {"PYTHONPATH": str(JOB.parents[2]), "TRACELENS_PACKAGES": str(Path(np.__file__).parents[1])}
-    subprocess.run(
+    done = subprocess.run(
         [PYTHON, *launcher, JOB, *map(str, arguments)],
-        env={**clean, "OMP_NUM_THREADS": "1", **(env or {})}, check=True, capture_output=True, timeout=900,
+        env={**clean, "OMP_NUM_THREADS": "1", **(env or {})}, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def ranks_recorded(folder: Path) -> dict[str, int]:
