@@ -5,7 +5,7 @@ rows of a comparison as sentences: those of one category that changed for one ca
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -24,6 +24,7 @@ from tracelens.comparison.compared import (
     CALLS,
     CLOCK,
     COMPILED,
+    ELSEWHERE,
     EVERYTHING,
     FUSED,
     IDLE,
@@ -151,6 +152,27 @@ _SPELLED = {
     "float": "float", "fp32": "float", "f32": "float", "double": "double", "fp64": "double", "f64": "double",
 }  # fmt: skip
 _SPELLS = re.compile("|".join(sorted(_SPELLED, key=len, reverse=True)))
+
+
+#: What a kernel under a neighbour of its op looks like.
+_OF_OPS = (FUSED, SPLIT, REPLACED, REMOVED, ADDED, CALLS, KERNEL)
+
+
+def with_elsewhere(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
+    """Marks the rows that differ in their ops though both sides run each of their kernels equally often."""
+    counts = [Counter[str](), Counter[str]()]
+    for row in rows:
+        for side, count in zip((row.a, row.b), counts, strict=True):
+            for kernel in side.kernels if side else ():
+                count[_unnumbered(kernel.name)] += kernel.count
+    return [
+        replace(row, cause=ELSEWHERE)
+        if row.cause in _OF_OPS
+        and (names := {_unnumbered(kernel.name) for side in (row.a, row.b) if side for kernel in side.kernels})
+        and not any(differs(counts[0][name], counts[1][name]) for name in names)
+        else row
+        for row in rows
+    ]
 
 
 def with_types(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
@@ -490,7 +512,7 @@ class RowGroup(Record, frozen=True):
 
 #: What a sentence speaks of where calls of all categories changed alike.
 ALIKE = {
-    CLOCK: "compute-bound ops", COMPILED: "ops", EVERYTHING: "all computation", REPEATS: "ops",
+    CLOCK: "compute-bound ops", COMPILED: "ops", ELSEWHERE: "ops", EVERYTHING: "all computation", REPEATS: "ops",
     SOME_RANKS: "ranks", TYPE: "ops", WORK: "ops",
 }  # fmt: skip
 #: Change of the mean from which it is said that the median changed less, or that a collective may have waited.
@@ -544,6 +566,10 @@ def _kernels(group: RowGroup) -> str:
     if before and after:
         return f"different kernel ({before} -> {after}) {on}"
     return f"new kernel ({after}) {on}" if after else f"kernel gone ({before}) {on}"
+
+
+def _elsewhere(group: RowGroup) -> str:
+    return f"same kernels, launched too near the ends of ops to say by which: {group.ops((*group.a, *group.b))}"
 
 
 def _which_kernels(group: RowGroup) -> str:
@@ -759,6 +785,7 @@ SAYS = {
         lambda row: row.a and row.a.ops, lambda group: f"{group.amount(group.a)} split into {group.amount(group.b)}"
     ),
     REPLACED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} -> {group.ops(group.b)} on {group.calls}"),
+    ELSEWHERE: _Says(lambda row: None, _elsewhere),
     CALLS: _Says(_own_ops, _calls),
     REPEATS: _Says(_repeats_key, _repeats),
     TYPE: _Says(_types_of_row, _type_text),
@@ -805,7 +832,10 @@ def explained(
     """
     one, other = sides
     same_device = one.first.device_label == other.first.device_label
-    found = with_types([replace(row, cause=cause_of(row)) for row in rows])
+    found = [replace(row, cause=cause_of(row)) for row in rows]
+    if any(recorded.is_skewed for side in sides for recorded in side.recordings):
+        found = with_elsewhere(found)
+    found = with_types(found)
     found = with_repeats(with_compiled(found, compiled or [(0, 0)] * len(found)))
     found = with_ranks_apart(found, times, ranks)
     found = with_clock(found, same_device=same_device)

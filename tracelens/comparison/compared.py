@@ -26,6 +26,8 @@ SOME_RANKS = "some ranks"
 REPEATS = "repeats"
 #: What ran op by op became part of a compiled region, or the other way round.
 COMPILED = "compiled"
+#: The same kernels stand under other ops, in a recording whose launches are not timed with its ops.
+ELSEWHERE = "elsewhere"
 REMOVED, ADDED, FUSED, SPLIT, REPLACED = "removed", "added", "fused", "split", "replaced"
 CALLS, WORK, TYPE, KERNEL, SPEED, OVERLAP, WAITING = "calls", "work", "type", "kernel", "speed", "overlap", "waiting"
 #: Times are multiples of 2**-30 ms (a femtosecond), so that sums of them are exact in any order.

@@ -217,7 +217,7 @@ def _plain(one: Recorded) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in fields(one):
         value = getattr(one, field.name)
-        if field.name == "joules" and value is None:
+        if (field.name == "joules" and value is None) or (field.name == "is_skewed" and not value):
             continue
         if isinstance(value, np.ndarray):
             value = value.tolist()
@@ -275,6 +275,9 @@ def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
             continue
         if field.name == "joules":
             values["joules"] = _joules_of(found.get("joules"))
+            continue
+        if field.name == "is_skewed":
+            values["is_skewed"] = found.get("is_skewed", False)
             continue
         value = found[field.name]
         if field.name in texts:

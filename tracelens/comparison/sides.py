@@ -185,7 +185,8 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
     of its device events. Every moment of a step belongs to one unit: ``piece_ns`` of step ``piece_step`` to
     ``piece_unit``, together ``durations_ns``. By device event: its unit, its kernel (of ``kernel_names``) and its
     duration. ``repeats``: how many calls a unit stands for. ``typical``: the step nearest the median. ``is_ordered``:
-    whether units stand in order of launch. ``host``: calls that say why a device was idle.
+    whether units stand in order of launch. ``is_skewed``: whether launches end later than the ops in which they began,
+    so that a kernel may stand under a neighbour of its op. ``host``: calls that say why a device was idle.
     ``joules``: of each step, None where neither a model nor samples say them.
     """
 
@@ -211,6 +212,7 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
     torch: str | None = None
     has_steps: bool = False
     is_ordered: bool = True
+    is_skewed: bool = False
     host: tuple[HostSeries, ...] = ()
     joules: StepJoules | None = None
 
@@ -221,8 +223,8 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
             raise TypeError("source, device and kernels must be strings")
         if not isinstance(self.typical, int) or not isinstance(self.rank, int | None):
             raise TypeError("typical and rank must be whole numbers")
-        if not isinstance(self.has_steps, bool) or not isinstance(self.is_ordered, bool):
-            raise TypeError("has_steps and is_ordered must be true or false")
+        if not all(isinstance(each, bool) for each in (self.has_steps, self.is_ordered, self.is_skewed)):
+            raise TypeError("has_steps, is_ordered and is_skewed must be true or false")
 
 
 class Side(Record, frozen=True, kw_only=True, eq=False):

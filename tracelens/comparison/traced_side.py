@@ -293,6 +293,7 @@ def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
         device_label=label or UNKNOWN_DEVICE,
         torch=version if isinstance(version, str) else None,
         has_steps=bool(window.selected),
+        is_skewed=recording.trace.tree.skewed > 0,
     )
     return replace(_with_idle(found, recording, attribution, steps), joules=_joules(recording, attribution, steps))
 

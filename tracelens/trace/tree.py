@@ -152,15 +152,15 @@ def nearest(above: Places, wanted: Bools) -> Places:
 ROUNDING_NS = 1000
 
 
-def nest_host(table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8]) -> Nesting:
-    """Nests the host rows; ``overlaps`` are those that outlive their caller as recorded.
+def nest_host(table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8]) -> tuple[Nesting, int]:
+    """Nests the host rows; ``overlaps`` are those that outlive their caller as recorded. And ``OpTree.skewed``.
 
     A broken frame that hides a call begins, for this, where the last of the callers that it outlives ends; a call that
     outlives its caller by no more than rounding ends with it.
     """
     found = nest(table.lane[host], table.start_ns[host], table.duration_ns[host], rank)
     if not found.overlaps.any():
-        return found
+        return found, 0
     frames, calls = _hiding_frames(table, host, found), _rounded_calls(table, host, found)
     mended = found
     while len(frames) or len(calls):
@@ -169,7 +169,7 @@ def nest_host(table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8]) -
         if not len(misplaced):
             break
         frames, mended = frames[~np.isin(found.order[frames], misplaced)], found
-    return replace(mended, overlaps=found.overlaps)
+    return replace(mended, overlaps=found.overlaps), _skewed(table, host, found)
 
 
 def _nest_mended(
@@ -218,6 +218,14 @@ def _rounded_calls(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
     return rounded
 
 
+def _skewed(table: TraceTable, host: RowColumn, found: Nesting) -> int:
+    """How many launches end later than their callers by more than rounding: their clock is not that of the ops."""
+    at = np.flatnonzero(found.overlaps)
+    rows = host[found.order[at]]
+    is_launch = np.isin(table.kind[rows], (Kind.RUNTIME, Kind.DRIVER))
+    return int(np.count_nonzero(is_launch & (table.ends_ns(rows) - found.outlived[at] > ROUNDING_NS)))
+
+
 #: An op of this name only passes calls on: the kernels launched in it belong to the op above.
 PASSED_OVER = "execute"
 MODULE_PREFIX = "nn.Module: "
@@ -233,20 +241,21 @@ class OpTree:
     ``position`` (where in ``order``), ``size`` (how many rows of ``order`` its subtree is, itself included; 0 for
     device rows). Device rows: ``linked_by`` (``LinkedBy``). ``unlinked``: device rows without a launch, mostly launched
     before the window. ``overlaps``: how many host events outlive their caller; they hang on the innermost event that
-    does contain them, or, where a call would leave its op for that, on the one that ``nest_host`` says. ``ambiguous``:
-    how many of ``unlinked`` could have been launched by several processes of the file.
+    does contain them, or, where a call would leave its op for that, on the one that ``nest_host`` says. ``skewed``: how
+    many launches do so by more than rounding; each may hang on a neighbour of its op. ``ambiguous``: how many of
+    ``unlinked`` could have been launched by several processes of the file.
     """
 
     __slots__ = (
         "_launch_or_forward", "_launched", "_launched_at", "ambiguous", "depth", "linked_by", "op_parent", "order",
-        "overlaps", "parent", "position", "size", "table", "unlinked",
+        "overlaps", "parent", "position", "size", "skewed", "table", "unlinked",
     )  # fmt: skip
 
     def __init__(self, table: TraceTable) -> None:
         self.table = table
         n = len(table)
         host = table.rows_of(HOST_KINDS)
-        nesting = nest_host(table, host, _outer_rank(table.kind[host]))
+        nesting, self.skewed = nest_host(table, host, _outer_rank(table.kind[host]))
         order = host[nesting.order]
         self.order: RowColumn = order
         self.overlaps = int(nesting.overlaps.sum())
