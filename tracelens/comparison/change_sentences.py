@@ -5,7 +5,7 @@ rows of a comparison as sentences: those of one category that changed for one ca
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -160,7 +160,7 @@ _OF_OPS = (FUSED, SPLIT, REPLACED, REMOVED, ADDED, CALLS, KERNEL)
 
 def with_elsewhere(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
     """Marks the rows that differ in their ops though both sides run each of their kernels equally often."""
-    counts = [Counter[str](), Counter[str]()]
+    counts = [defaultdict[str, float](float), defaultdict[str, float](float)]
     for row in rows:
         for side, count in zip((row.a, row.b), counts, strict=True):
             for kernel in side.kernels if side else ():
