@@ -2,6 +2,8 @@
 
 ``torch_trace.log`` is from TORCH_TRACE of PyTorch 2.13.0 on a CPU (a model with ``print`` in ``forward``, called with
 4, 4, 5 and 6 rows), cut to the artifacts that are read; its paths and the other parts of its metrics are left out.
+``triton_trace.log`` is what Inductor of PyTorch 2.13.0 and Triton 3.9.0 wrote for an H100 whose properties were told it
+(fake tensors on a machine without one: the code was generated and not run), cut alike.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tracelens.report.result import Report
 from tracelens.trace.reading.compiled_code import CompiledKernel, read_compiled_code
 
 LOG = Path(__file__).with_name("torch_trace.log")
+TRITON = Path(__file__).with_name("triton_trace.log")
 #: As PyTorch's documentation of provenance tracking and torch/_inductor/debug.py have them.
 MAPPINGS = {
     "preToPost": {"mul": ["mul_2"], "y": ["add_1"]},
@@ -77,6 +80,103 @@ def test_a_log_has_the_ops_lines_and_graphs_of_its_kernels() -> None:
         ("1/1", "/home/me/model.py:7 in torch_dynamo_resume_in_forward_at_7", 17.836354),
     ]
     assert found.recompilations[0].reason == "0/0: tensor 'x' size mismatch at index 0. expected 4, actual 5"
+
+
+def payloads(kind: str) -> dict[str, str]:
+    """Of each compilation of the Triton log the lines behind its record of a kind, read without the reader."""
+    found: dict[str, str] = {}
+    graph = ""
+    for line in TRITON.read_text().splitlines():
+        if not line.startswith("\t"):
+            record = json.loads(line[line.index("{") :])
+            known = kind in record or record.get("artifact", {}).get("name") == kind
+            graph = f"{record['frame_id']}/{record['frame_compile_id']}" if known else ""
+        elif graph:
+            found[graph] = found.get(graph, "") + line[1:] + "\n"
+    return found
+
+
+def test_triton_kernels_are_those_of_the_generated_code_and_its_mappings() -> None:
+    found = read_compiled_code(TRITON).kernels
+    code, mappings = payloads("inductor_output_code"), payloads("inductor_provenance_tracking_node_mappings")
+    stacks, keys = payloads("inductor_provenance_tracking_kernel_stack_traces"), payloads("fx_graph_cache_miss")
+    for graph, text in code.items():
+        mine = {each.name: each for each in found if each.graph == graph}
+        made = set(re.findall(r"async_compile\.triton\('(\w+)'", text))
+        assert made == set(re.findall(r"(triton_\w+)\.run\(", text)) == {name for name in mine if "triton" in name}
+        both = json.loads(mappings[graph])
+        for name, nodes in both["cppCodeToPost"].items():
+            kernel = mine[name.partition(":")[0]]
+            assert set(kernel.nodes) == {pre for node in nodes for pre in both["postToPre"].get(node, ())}
+            lines = {
+                int(line) for stack in json.loads(stacks[graph])[name] for line in re.findall(r"line (\d+)", stack)
+            }
+            assert {int(line.split(":")[1].split()[0]) for line in kernel.lines} == lines
+            assert kernel.key == json.loads(keys[graph])["key"]
+    assert sorted((each.graph, each.name) for each in found) == [
+        ("0/0", "extern_kernels.mm"), ("0/0", "triton_per_fused_add_gelu_mean_1"),
+        ("0/0", "triton_per_fused_add_gelu_sum_3"), ("0/0", "triton_red_fused_add_gelu_mean_0"),
+        ("0/0", "triton_red_fused_add_gelu_sum_2"), ("1/0", "triton_poi_fused_add_gelu_0"),
+        ("2/0", "triton_poi_fused_add_gelu_0"),
+    ]  # fmt: skip
+
+
+def test_a_log_of_aotinductor_names_no_compilation(tmp_path: Path) -> None:
+    """Records as in tests/inputs/inductor_provenance_aot_log.txt of pytorch/tlparse (PyTorch of May 2025, an H100): no
+    frame, no handles, the nodes of a kernel twice, metrics of no compilation.
+    """
+    nodes = {
+        "triton_poi_fused_addmm_gelu_2": ["mul_3", "add_tensor", "erf"],
+        "aoti_torch_cuda_mm_out": ["mm_default_1"],
+    }
+    pre = {"mul_3": ["gelu"], "erf": ["gelu"], "add_tensor": ["addmm"], "mm_default_1": ["linear"]}
+    artifacts = {
+        "inductor_triton_kernel_to_post_grad_nodes": nodes,
+        "inductor_provenance_tracking_node_mappings": {"postToPre": pre, "cppCodeToPost": nodes, "preToPost": {}},
+    }
+    head = "V0521 11:53:23.626000 3076301 /data/users/me/torch/_inductor/compile_fx.py:975] "
+    log = [f'{head}{{"compilation_metrics": {{"compile_id": null, "co_name": null}}, "stack": []}}\n']
+    for name, payload in artifacts.items():
+        record = {
+            "artifact": {"name": name, "encoding": "json"},
+            "stack": [{"line": 98, "name": "main"}],
+            "has_payload": "7",
+        }
+        log.append(f"{head}{json.dumps(record)}\n\t{json.dumps(payload)}\n")
+    (tmp_path / "aot_log.txt").write_text("".join(log))
+    gelu, mm = read_compiled_code(tmp_path / "aot_log.txt").kernels
+    assert (gelu.ops, gelu.nodes, gelu.graph) == (("mul", "add_tensor", "erf"), ("gelu", "addmm"), "-/-")
+    assert (mm.name, mm.ops, mm.nodes) == ("aoti_torch_cuda_mm_out", ("mm_default",), ("linear",))
+    built = Builder().launch(1, "triton_poi_fused_addmm_gelu_2", 10, 30)
+    (row,) = report(built, tmp_path / "aot_log.txt")["compiled_kernels"].to_dict("records")
+    assert (row["joined_by"], row["source_nodes"]) == ("name", "gelu, addmm")
+
+
+def test_kernel_information_says_what_the_log_says(tmp_path: Path) -> None:
+    """As torch._inductor.debug.create_kernel_information_json of the same run wrote it for ``second``."""
+    frames = (("16, in second", "return F.gelu(z)"), ("15, in second", "z = x + b"))
+    known = {
+        "stack_traces": [f'  File "/home/me/model.py", line {at}\n    {code}\n    ^^^^^\n' for at, code in frames],
+        "post_grad_nodes": ["convert_element_type_1", "mul_2", "mul", "convert_element_type", "add", "add_1", "erf"],
+        "pre_grad_nodes": ["gelu", "z"],
+    }
+    (tmp_path / "kernel_information.json").write_text(json.dumps({"triton_poi_fused_add_gelu_0:1": known}))
+    (found,) = read_compiled_code(tmp_path).kernels
+    (of_log,) = (each for each in read_compiled_code(TRITON).kernels if each.graph == "2/0")
+    assert (found.name, found.lines, set(found.nodes)) == (of_log.name, of_log.lines, set(of_log.nodes))
+
+
+def test_two_graphs_that_share_a_triton_kernel_keep_their_lines() -> None:
+    """``first`` (1/0, line 11) and ``second`` (2/0, lines 15 and 16); a third launch is outside of both."""
+    name, built = "triton_poi_fused_add_gelu_0", Builder()
+    for at, region in ((0, "Torch-Compiled Region: 1/0"), (100, "Torch-Compiled Region: 2/0")):
+        built.op(region, at, 50).launch(at + 1, name, at + 10, 30)
+    rows = report(built.launch(201, name, 210, 30), TRITON)["compiled_kernels"].to_dict("records")
+    lines = {row["graph"]: (row["joined_by"], re.findall(r"model\.py:(\d+)", row["source_lines"])) for row in rows}
+    assert lines == {
+        "1/0": ("compilation", ["11"]), "2/0": ("compilation", ["16", "15"]),
+        "1/0, 2/0": ("name, of 2 kernels", ["11", "16", "15"]),
+    }  # fmt: skip
 
 
 def test_what_tlparse_makes_of_a_log_says_the_same(tmp_path: Path) -> None:
