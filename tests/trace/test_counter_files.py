@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -226,7 +228,7 @@ def test_pmc_perf_with_a_column_per_channel(tmp_path: Path) -> None:
     head += "TCC_HIT[0],TCC_HIT[1],TCC_MISS[0],TCC_MISS[1],TCC_EA_RDREQ_sum,TCC_EA_RDREQ_32B_sum,BeginNs,EndNs"
     row = '0,"vecCopy(double*, int) [clone .kd]",2,0,0,9,9,1024,256,0,0,8,16,0,0x0,0x7f,16,1,2,3,4,100,10,5000,7000'
     found = read_counters(written(tmp_path, f"{head}\n{row}\n"))
-    assert found.place == (("9", "2"),)
+    assert found.place == (("9", "agent 2"),)
     assert found.grid.tolist() == [[4, 0, 0]]
     assert {key: float(values[0]) for key, values in found.figures.items()} == {
         "duration_us": pytest.approx(2), "hbm_read_bytes": 32 * 10 + 64 * 90, "l2_hit_percent": 30,
@@ -263,6 +265,53 @@ def test_database_of_rocprofv3(tmp_path: Path) -> None:
         read_counters(database(tmp_path / "other.db", {f"rocpd_pmc_event{run}": ("event_id INT, value REAL", [])}))
 
 
+#: The counts of ``counters_collection`` in rocm-systems' data_views.sql (schema 3.0.3): samples of a streaming counter
+#: are no counts, and instances of one add up.
+COLLECTED = """
+SELECT K.dispatch_id, I.name, SUM(P.value) FROM "rocpd_pmc_event_1" P
+JOIN "rocpd_info_pmc_1" I ON I.id = P.pmc_id JOIN "rocpd_kernel_dispatch_1" K ON K.event_id = P.event_id
+WHERE P.sample_id IS NULL GROUP BY K.dispatch_id, I.name
+"""
+
+
+@pytest.mark.parametrize("schema", ["3.0.3", "4.1.0"])
+def test_counts_of_a_database_are_those_of_rocms_own_view(tmp_path: Path, schema: str) -> None:
+    """Columns as rocm-systems' rocpd_tables.sql has them; in 4.1.0 the track has the place of a dispatch. The second
+    agent is the first GPU.
+    """
+    sizes = ", ".join(f"{what}_size_{axis} INT" for what in ("workgroup", "grid") for axis in "xyz")
+    size = (64, 1, 1, 640, 1, 1)
+    places = {1: (7, 2), 2: (7, 3)}
+    place = "pid INT, agent_id INT" if schema == "3.0.3" else "track_id INT"
+    dispatches = [
+        (n, 10 * n, 5, 1000 * n, 1000 * n + 500 * n, *size, *(places[n] if schema == "3.0.3" else (40 + n,)))
+        for n in (1, 2)
+    ]
+    counts = [(10, 1, 3.0, None), (10, 1, 4.0, None), (10, 2, 21.0, None), (20, 1, 1.0, None), (20, 2, 3.0, None)]
+    samples = [(10, 1, 2.0, 900), (10, 2, 5.0, 901), (20, 1, 0.5, 902)]
+    path = database(
+        tmp_path / "results.db",
+        {
+            "rocpd_info_agent_1": ("id INT, type TEXT, type_index INT", [(1, "CPU", 0), (2, "GPU", 0), (3, "GPU", 1)]),
+            "rocpd_info_pmc_1": ("id INT, name TEXT", [(1, "TCC_HIT_sum"), (2, "TCC_MISS_sum")]),
+            "rocpd_info_kernel_symbol_1": ("id INT, kernel_name TEXT, display_name TEXT", [(5, "gemm.kd", "gemm")]),
+            "rocpd_track_1": ("id INT, pid INT, agent_id INT", [(40 + n, *each) for n, each in places.items()]),
+            "rocpd_kernel_dispatch_1": (
+                f"dispatch_id INT, event_id INT, kernel_id INT, start INT, end INT, {sizes}, {place}", dispatches,
+            ),
+            "rocpd_pmc_event_1": ("event_id INT, pmc_id INT, value REAL, sample_id INT", [*counts, *samples]),
+        },
+    )  # fmt: skip
+    found = read_counters(path)
+    with sqlite3.connect(path) as connection:
+        view = {(launch, name): value for launch, name, value in connection.execute(COLLECTED)}
+    shares = [100 * view[n, "TCC_HIT_sum"] / (view[n, "TCC_HIT_sum"] + view[n, "TCC_MISS_sum"]) for n in (1, 2)]
+    assert shares == [25, 25]
+    assert found.figures["l2_hit_percent"].tolist() == shares
+    assert found.figures["duration_us"].tolist() == [0.5, 1]
+    assert found.place == (("7", "0"), ("7", "1"))
+
+
 def test_ops_of_rocprof_compute(tmp_path: Path) -> None:
     head = '"Operator_Name","Context_Id","Dispatch_Id","Kernel_Name","Grid_Size","Workgroup_Size","Counter_Name","Counter_Value"'
     row = '"torch.nn.functional.linear","linear:1@m.py:9",1,"Cijk",1024,256,"TCC_REQ_sum",5'
@@ -281,6 +330,14 @@ def test_ranges_of_kinetos_profiler(tmp_path: Path) -> None:
     assert found.figures["duration_us"] == pytest.approx([4, 4])
 
 
+def test_a_range_of_the_whole_recording_is_no_kernel(tmp_path: Path) -> None:
+    """Without ``profiler_measure_per_kernel`` Kineto writes one range of a device (CuptiRangeProfilerTest.cpp)."""
+    event = {"ph": "X", "cat": "cuda_profiler_range", "name": "__profile__", "tid": 0, "ts": 1, "dur": 10}
+    ranges = [{**event, "pid": device, "args": {"sm__inst_executed_pipe_tensor.sum": 0.1}} for device in (0, 1)]
+    with pytest.raises(InputError, match=r"counters of the whole recording.*profiler_measure_per_kernel=True"):
+        read_counters(written(tmp_path, json.dumps({"traceEvents": ranges}), "t.json"))
+
+
 class FakeMetric:
     def __init__(self, value: Any, unit: str) -> None:
         self._value, self._unit = value, unit
@@ -293,16 +350,17 @@ class FakeMetric:
 
 
 class FakeAction:
-    """The documented methods of ``ncu_report.IAction``."""
+    """The methods of ``ncu_report.IAction``; the name of a function has no arguments unless it is asked for."""
 
+    NameBase_DEMANGLED = 1
     METRICS: ClassVar[dict[str, tuple[Any, str]]] = {
         "launch__grid_dim_x": (9, ""), "launch__grid_dim_y": (32, ""), "launch__grid_dim_z": (1, ""),
         "launch__block_dim_x": (384, ""), "launch__block_dim_y": (1, ""), "launch__block_dim_z": (1, ""),
         "dram__bytes.sum": (4.5, "Mbyte"), "smsp__note": ("text", ""),
     }  # fmt: skip
 
-    def name(self) -> str:
-        return "gemm"
+    def name(self, base: int = 0) -> str:
+        return "gemm(float*)" if base == self.NameBase_DEMANGLED else "gemm"
 
     def metric_names(self) -> list[str]:
         return list(self.METRICS)
@@ -335,8 +393,91 @@ def test_a_report_is_read_by_nvidias_module_where_it_is_installed(
     module.load_report = lambda path: FakeReport()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ncu_report", module)
     found = read_counters(path)
-    assert (found.name, found.grid.tolist()) == (("gemm",), [[9, 32, 1]])
+    assert (found.name, found.grid.tolist()) == (("gemm(float*)",), [[9, 32, 1]])
     assert found.figures["hbm_bytes"].tolist() == [4.5e6]
+
+
+def field(number: int, value: int | float | str | bytes) -> bytes:
+    """A field of a protocol buffer, by the type of its value."""
+
+    def varint(rest: int) -> bytes:
+        return bytes([rest]) if rest < 128 else bytes([rest & 127 | 128]) + varint(rest >> 7)
+
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    if isinstance(value, float):
+        return varint(number << 3 | 1) + struct.pack("<d", value)
+    content = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def ncu_rep(*launches: tuple[str, tuple[int, int, int], dict[str, int | float | str]]) -> bytes:
+    """A report by the numbers of NVIDIA's own descriptors (``ProfilerReport.proto``, which ``ncu_report`` 2026.3.1
+    has in it): name, grid and metrics of each launch, blocks of 384 threads.
+    """
+    names = list(dict.fromkeys(name for *_, metrics in launches for name in metrics))
+    results = []
+    for name, grid, metrics in launches:
+        sizes = [b"".join(field(axis, n) for axis, n in enumerate(size, 1)) for size in ((0, 0, 0), grid, (384, 1, 1))]
+        required = [7, 1, 0, 0, name, name.partition("(")[0], name, 3, *sizes]
+        result = b"".join(field(number, value) for number, value in enumerate(required, 1))
+        for metric, value in metrics.items():
+            kind = {str: 1, float: 3, int: 5}[type(value)]
+            result += field(13, field(1, names.index(metric)) + field(2, field(kind, value)))
+        results.append(result + field(15, b"") + field(16, 0))
+    payload = b"".join(struct.pack("<I", len(result)) + result for result in results)
+    table = b"".join(field(1, name) for name in names)
+    header = field(2, len(results)) + field(3, field(1, 7)) + field(4, table) + field(5, len(payload))
+    return b"NVR\0" + b"".join(struct.pack("<I", len(part)) + part for part in (field(1, 12), header)) + payload
+
+
+def of_report(tmp_path: Path, content: bytes) -> CountedKernels:
+    pytest.importorskip("ncu_report", reason="NVIDIA's reader of Nsight Compute's reports is not installed")
+    (tmp_path / "r.ncu-rep").write_bytes(content)
+    return read_counters(tmp_path / "r.ncu-rep")
+
+
+SIZES = {f"launch__{what}_dim_{axis}": n for what, size in (("grid", (9, 32, 1)), ("block", (384, 1, 1)))
+         for axis, n in zip("xyz", size, strict=True)}  # fmt: skip
+COUNTED: dict[str, int | float | str] = {
+    **SIZES, "device__attribute_device_index": 3, "device__attribute_display_name": "NVIDIA H100", "dram__bytes_read.sum": 2.5e6,
+    "dram__bytes_write.sum": 1.64e6, "gpu__time_duration.sum": 41280.0, "lts__t_sectors.sum": 1000.0,
+    "lts__t_sector_hit_rate.pct": 12.5,
+}  # fmt: skip
+
+
+def test_nvidias_own_reader_says_what_its_csv_says(tmp_path: Path) -> None:
+    """Bytes, ns and percent, for the reader names no unit of a chip that it does not know."""
+    adds = [f"void at::vectorized<4, {functor}>(int, {functor})" for functor in ("add", "mul")]
+    found = of_report(tmp_path, ncu_rep(*((name, (9, 32, 1), COUNTED) for name in adds)))
+    assert found.name == tuple(adds), "two kernels, not one function"
+    assert set(found.place) == {("", "3")}
+    assert (found.grid.tolist(), found.block.tolist(), found.notes) == ([[9, 32, 1]] * 2, [[384, 1, 1]] * 2, ())
+    rows = (
+        ncu_row(0, "gpu__time_duration.sum", "usecond", "41.28"), ncu_row(0, "dram__bytes_read.sum", "Mbyte", "2.5"),
+        ncu_row(0, "dram__bytes_write.sum", "Kbyte", "1,640"), ncu_row(0, "lts__t_sectors.sum", "sector", "1,000"),
+        ncu_row(0, "lts__t_sector_hit_rate.pct", "%", "12.5"),
+    )  # fmt: skip
+    exported = read_counters(written(tmp_path, long_page(*rows))).figures
+    assert {key: values[0] for key, values in found.figures.items()} == pytest.approx(
+        {key: values[0] for key, values in exported.items()}
+    )
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(cut=st.integers(0, 900), junk=st.binary(max_size=12))
+def test_nvidias_own_reader_of_a_damaged_report(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes
+) -> None:
+    whole = ncu_rep(("gemm(float*)", (9, 32, 1), COUNTED))
+    try:
+        found = of_report(tmp_path_factory.mktemp("r"), whole[:cut] + junk + whole[cut + len(junk) :])
+    except InputError as refused:
+        said = str(refused)
+    else:
+        said = "" if len(found) == 1 else "more launches than were counted"
+    assert "\n" not in said
+    assert not said or said.startswith("r.ncu-rep ")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit, before_reading
 from tracelens.files.safe_text import clipped
-from tracelens.trace.reading.formats.databases import MAGIC, Database, opened
+from tracelens.trace.reading.formats.databases import MAGIC, Database, opened, rocpd_devices, rocpd_events
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.reading.source import Source
 from tracelens.types.records import Record
@@ -315,7 +315,7 @@ def _rocm_place(row: list[str], at: Mapping[str, int]) -> _Place:
     return (
         text(_NAMES),
         text(("Operator_Name",)) or None,
-        (process, device),
+        (process, device and f"agent {device}"),  # ROCm numbers CPUs and GPUs together
         blocks,
         (size if size < 2**62 else 0, 0, 0),
     )
@@ -378,13 +378,13 @@ def _rocm(source: str, tool: str, places: list[_Place], values: _Values) -> Coun
 
 
 def _of_report(path: Path) -> CountedKernels:
-    """A report of Nsight Compute, by NVIDIA's own Python reader."""
+    """A report of Nsight Compute, by NVIDIA's own Python reader. Values are in base units, named for known chips."""
     try:
         reader = importlib.import_module("ncu_report")
     except ImportError:
         raise InputError(
-            f"{path.name} is a report of Nsight Compute, which only NVIDIA's module ncu_report reads: put it on "
-            f"PYTHONPATH (extras/python of Nsight Compute), or {_EXPORT}"
+            f"{path.name} is a report of Nsight Compute, which only NVIDIA's module ncu_report reads: "
+            f"'pip install ncu-report', or {_EXPORT}"
         ) from None
     values = _Values(path.name)
     places: list[_Place] = []
@@ -396,10 +396,13 @@ def _of_report(path: Path) -> CountedKernels:
                 metric = action.metric_by_name(name)
                 value = metric.value()
                 if isinstance(value, int | float):
-                    values.add(len(places), name, metric.unit() or "", repr(value))
-            places.append((str(action.name()), None, ("", _device(action)), *_dimensions(action)))
+                    values.add(len(places), name, metric.unit() or _base_unit(name), repr(value))
+            kernel = str(action.name(action.NameBase_DEMANGLED))
+            places.append((kernel, None, ("", _device(action)), *_dimensions(action)))
     except (RuntimeError, AttributeError, ValueError, TypeError, ArithmeticError) as error:
         raise InputError(f"{path.name} cannot be read by ncu_report ({error}): {_EXPORT}") from error
+    if not places:
+        raise InputError(f"{path.name} is damaged, or newer than the installed ncu_report: {_EXPORT}")
     return _ncu(path.name, places, values)
 
 
@@ -410,7 +413,7 @@ def _metric(action: Any, name: str) -> int:
 
 
 def _device(action: Any) -> str:
-    found = "device__attribute_ordinal"
+    found = "device__attribute_device_index"
     return str(_metric(action, found)) if found in set(action.metric_names()) else ""
 
 
@@ -436,10 +439,10 @@ def _of_rocpd(path: Path) -> CountedKernels:
     with Source.opened(path, limit=MemoryLimit.of_gb(None)) as source, opened(source) as database:
         for run in sorted(match[1] for name in database.tables if (match := _PMC_TABLE.fullmatch(name))):
             names: dict[str, str] = dict(database.texts(f"rocpd_info_pmc{run}", "id", "name"))  # type: ignore[arg-type]
-            counts = database.texts(f"rocpd_pmc_event{run}", "event_id", "pmc_id", "value")
+            counts = database.texts(f"rocpd_pmc_event{run}", "event_id", "pmc_id", "value", "sample_id")
             launch_of = _add_dispatches(database, run, values, places) if counts else {}
-            for event, counter, value in counts:
-                if event in launch_of and counter in names:
+            for event, counter, value, sample in counts:
+                if event in launch_of and counter in names and not sample:  # samples are of streaming counters
                     values.add(launch_of[event], names[counter], "", value)
     return _rocm(path.name, "rocprofv3", places, values)
 
@@ -449,22 +452,26 @@ def _add_dispatches(database: Database, run: str, values: _Values, places: list[
     symbols = database.texts(f"rocpd_info_kernel_symbol{run}", "id", "display_name", "kernel_name")
     names = {number: shown or name for number, shown, name in symbols}
     sizes = [f"{what}_size_{axis}" for what in ("grid", "workgroup") for axis in "xyz"]
-    columns = ("dispatch_id", "event_id", "kernel_id", "pid", "agent_id", "start", "end", *sizes)
-    found = database.integers(f"rocpd_kernel_dispatch{run}", *columns)
+    columns = ("event_id", "kernel_id", "pid", "agent_id", "start", "end", *sizes)
+    found = rocpd_events(database, run, "kernel_dispatch", "dispatch_id", "kernel_id", *sizes)
+    devices = rocpd_devices(database, run)
     launch_of: dict[str, int] = {}
     for row in np.argsort(found["dispatch_id"], kind="stable").tolist():
-        _, event, kernel, process, agent, start, end, *counts = (int(found[name][row]) for name in columns)
+        event, kernel, process, agent, start, end, *counts = (int(found[name][row]) for name in columns)
         threads, block = (tuple(min(max(n, 1), 2**40) for n in part) for part in (counts[:3], counts[3:]))
         x, y, z = (-(-total // size) for total, size in zip(threads, block, strict=True))
         launch_of[str(event)] = len(places)
         values.add(len(places), "duration", "ns", str(end - start))
         name = names.get(str(kernel), f"(kernel {kernel})")
-        places.append((name, None, (str(process), str(agent)), (x, y, z), (block[0], block[1], block[2])))
+        device = str(devices[agent][1]) if agent in devices else f"agent {agent}"
+        places.append((name, None, (str(process), device), (x, y, z), (block[0], block[1], block[2])))
     return launch_of
 
 
 #: How Kineto calls a range of CUPTI's range profiler, in its category.
 RANGE = "cuda_profiler_range"
+#: The one range of a device that was not counted by kernel.
+_WHOLE_RUN = "__profile__"
 
 
 def _of_ranges(path: Path) -> CountedKernels:
@@ -479,11 +486,16 @@ def _of_ranges(path: Path) -> CountedKernels:
         )
     values = _Values(path.name)
     places: list[_Place] = []
-    for row in rows[np.argsort(table.start_ns[rows], kind="stable")].tolist():
+    kernels = [row for row in rows[np.argsort(table.start_ns[rows], kind="stable")] if table.name_of(row) != _WHOLE_RUN]
+    if not kernels:
+        raise InputError(
+            f"{path.name} has counters of the whole recording, not of its kernels: record it with "
+            "experimental_config=_ExperimentalConfig(profiler_metrics=[...], profiler_measure_per_kernel=True)"
+        )
+    for row in kernels:
         for name, value in table.args(row).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                unit = "ns" if name.startswith("gpu__time") else next(iter(_BASE_UNIT.get(name, {""})))
-                values.add(len(places), name, unit, repr(value))
+                values.add(len(places), name, _base_unit(name), repr(value))
         places.append((table.name_of(row), None, ("", str(table.pid_of(row))), _UNKNOWN, _UNKNOWN))
     return CountedKernels.of(path.name, "CUPTI's range profiler", places, values.metrics(len(places)), values.notes)
 
@@ -629,21 +641,27 @@ FIGURES: dict[str, Callable[[Metrics], Floats | None]] = {
     "waves_per_sm": _of("launch__waves_per_multiprocessor", "Waves Per SM"),
 }  # fmt: skip
 
-_BASE_UNIT: dict[str, frozenset[str]] = {
-    name: frozenset({"byte"})
-    for name in ("dram__bytes.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "dram__bytes_op_read.sum",
-                 "dram__bytes_op_write.sum", "lts__t_bytes.sum")
-}  # fmt: skip
 #: What the unit of a metric must be of.
 NEEDED: dict[str, frozenset[str]] = {
-    **_BASE_UNIT,
+    **{
+        name: frozenset({"byte"})
+        for name in ("dram__bytes.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "dram__bytes_op_read.sum",
+                     "dram__bytes_op_write.sum", "lts__t_bytes.sum")
+    },
     **{name: frozenset({"second"}) for name in ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")},
     **{
         name: frozenset({"percent"})
         for name in ("lts__t_sector_hit_rate.pct", "L2 Hit Rate", "Achieved Occupancy", "DRAM Throughput")
     },
     "dram__bytes.sum.per_second": frozenset({"byte/second"}),
-}
+}  # fmt: skip
+
+
+def _base_unit(metric: str) -> str:
+    """What a metric is in where its unit is not written: times are ns."""
+    found = next(iter(NEEDED.get(metric, ("",))))
+    return {"second": "ns", "percent": "%"}.get(found, found)
+
 
 #: Families of stall metrics, the first that a launch has counts: of which the reason is the group.
 _STALLS = (

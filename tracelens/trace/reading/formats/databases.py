@@ -531,17 +531,12 @@ class _RocpdRun:
 
     def __init__(self, rows: RowBlocks, database: Database, run: str, number: int) -> None:
         self._rows, self._database, self._run, self._number = rows, database, run, number
-        self._devices: dict[int, int] = {}
-        known: dict[int, dict[str, Any]] = {}
-        agents = self._integers("info_agent", "id", "type_index")
-        texts = self._texts("info_agent", "type", "product_name", "name", "extdata")
-        for agent, index, (kind, product, name, extdata) in zip(
-            agents["id"].tolist(), agents["type_index"].tolist(), texts, strict=False
-        ):
-            if kind == "GPU":
-                number = self._devices[agent] = index if 0 <= index < _MOST_DEVICES else len(self._devices)
-                known[number] = _properties(product or name, extdata)
-        rows.set_devices(known)
+        agents = rocpd_devices(database, run)
+        self._devices = {agent: number for agent, (_, number) in agents.items()}
+        texts = self._texts("info_agent", "product_name", "name", "extdata")
+        rows.set_devices(
+            {number: _properties(texts[row][0] or texts[row][1], texts[row][2]) for row, number in agents.values()}
+        )
         self._strings = _pairs(database, f"rocpd_string{run}", "string")
         self._correlations = self._correlation_of_events()
         self._names()
@@ -562,7 +557,7 @@ class _RocpdRun:
                 self._rows.process_names[pid] = name or command.partition(" ")[0].rpartition("/")[2]
 
     def _add_kernels(self) -> None:
-        found = self._placed("kernel_dispatch", "kernel_id", *_SIZES)
+        found = rocpd_events(self._database, self._run, "kernel_dispatch", "kernel_id", *_SIZES)
         symbols = self._integers("info_kernel_symbol", "id")["id"].tolist()
         texts = self._texts("info_kernel_symbol", "display_name", "kernel_name")
         names = {number: shown or name for number, (shown, name) in zip(symbols, texts, strict=False)}
@@ -571,7 +566,9 @@ class _RocpdRun:
         self._add_device("kernel", found, name, found["agent_id"], details=launch_details(block, threads))
 
     def _add_copies(self) -> None:
-        found = self._placed("memory_copy", "name_id", "dst_agent_id", "src_agent_id", "size")
+        found = rocpd_events(
+            self._database, self._run, "memory_copy", "name_id", "dst_agent_id", "src_agent_id", "size"
+        )
         agent = np.where(
             np.isin(found["dst_agent_id"], list(self._devices)), found["dst_agent_id"], found["src_agent_id"]
         )
@@ -579,7 +576,7 @@ class _RocpdRun:
         self._add_device("gpu_memcpy", found, name, agent, signature=self._rows.copied_bytes(found["size"]))
 
     def _add_regions(self) -> None:
-        found = self._placed("region", "name_id")
+        found = rocpd_events(self._database, self._run, "region", "name_id")
         categories, messages = self._events(found["event_id"])
         texts = [self._strings.get(number, f"(string {number})") for number in found["name_id"].tolist()]
         names = [message or text for message, text in zip(messages, texts, strict=True)]
@@ -608,23 +605,6 @@ class _RocpdRun:
             **columns,
         )
 
-    def _placed(self, table: str, *wanted: str) -> dict[str, Ints]:
-        """Columns of a table of events, with times and places that newer schemas keep in tables of their own."""
-        found = self._integers(table, *_PLACE, *wanted)
-        if (found["start_id"] > 0).any():
-            stamps = self._integers("timestamp", "id", "value")
-            time = dict(zip(stamps["id"].tolist(), stamps["value"].tolist(), strict=True))
-            for side in ("start", "end"):
-                found[side] = coded(found[f"{side}_id"], lambda number: time.get(number, 2**62))
-        if (found["track_id"] > 0).any():
-            tracks = self._integers("track", "id", *_TRACK)
-            row = {number: i for i, number in enumerate(tracks["id"].tolist())}
-            at = coded(found["track_id"], lambda number: row.get(number, ABSENT))
-            for key in _TRACK:
-                of_track = np.append(tracks[key], ABSENT)[at]
-                found[key] = np.where(found[key] >= 0, found[key], of_track)
-        return found
-
     def _correlation_of_events(self) -> dict[int, int]:
         events = self._integers("event", "id", "stack_id", "correlation_id")
         number = np.where(events["stack_id"] > 0, events["stack_id"], events["correlation_id"])
@@ -649,6 +629,35 @@ class _RocpdRun:
 
     def _texts(self, table: str, *wanted: str) -> list[tuple[str, ...]]:
         return self._database.texts(f"rocpd_{table}{self._run}", *wanted)
+
+
+def rocpd_events(database: Database, run: str, table: str, *wanted: str) -> dict[str, Ints]:
+    """Columns of a table of events, with times and places that newer schemas keep in tables of their own."""
+    found = database.integers(f"rocpd_{table}{run}", *_PLACE, *wanted)
+    if (found["start_id"] > 0).any():
+        stamps = database.integers(f"rocpd_timestamp{run}", "id", "value")
+        time = dict(zip(stamps["id"].tolist(), stamps["value"].tolist(), strict=True))
+        for side in ("start", "end"):
+            found[side] = coded(found[f"{side}_id"], lambda number: time.get(number, 2**62))
+    if (found["track_id"] > 0).any():
+        tracks = database.integers(f"rocpd_track{run}", "id", *_TRACK)
+        row = {number: i for i, number in enumerate(tracks["id"].tolist())}
+        at = coded(found["track_id"], lambda number: row.get(number, ABSENT))
+        for key in _TRACK:
+            of_track = np.append(tracks[key], ABSENT)[at]
+            found[key] = np.where(found[key] >= 0, found[key], of_track)
+    return found
+
+
+def rocpd_devices(database: Database, run: str) -> dict[int, tuple[int, int]]:
+    """Of each agent that is a GPU its row and the number of its device."""
+    agents = database.integers(f"rocpd_info_agent{run}", "id", "type_index")
+    kinds = [kind for (kind,) in database.texts(f"rocpd_info_agent{run}", "type")]
+    found: dict[int, tuple[int, int]] = {}
+    for row, (agent, index, kind) in enumerate(zip(*(each.tolist() for each in agents.values()), kinds, strict=False)):
+        if kind == "GPU":
+            found[agent] = row, index if 0 <= index < _MOST_DEVICES else len(found)
+    return found
 
 
 def _add_old(rows: RowBlocks, database: Database, run: str) -> None:
