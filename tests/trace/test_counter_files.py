@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 import struct
@@ -313,9 +314,48 @@ def test_counts_of_a_database_are_those_of_rocms_own_view(tmp_path: Path, schema
 
 
 def test_ops_of_rocprof_compute(tmp_path: Path) -> None:
-    head = '"Operator_Name","Context_Id","Dispatch_Id","Kernel_Name","Grid_Size","Workgroup_Size","Counter_Name","Counter_Value"'
-    row = '"torch.nn.functional.linear","linear:1@m.py:9",1,"Cijk",1024,256,"TCC_REQ_sum",5'
-    assert read_counters(written(tmp_path, f"{head}\n{row}\n")).op == ("torch.nn.functional.linear",)
+    """As rocprofiler-compute's process_torch_trace_output joins the rows of its test_torch_trace.py: in the order of
+    ops, of two passes, without a number of the dispatch; of each launch a row per counter.
+    """
+    head = (
+        "Operator_Name,Context_Id,Kernel_Name,Counter_Name,Counter_Value,Start_Timestamp_function,"
+        "End_Timestamp_function,Start_Timestamp_kernel,End_Timestamp_kernel"
+    )
+    linear, mm = "nn.Module.Linear.forward", "torch.mm"
+    launches = [(mm, "1@test.py:15", "kernel_mm", 5100, 5900, 30, 90), (linear, "1@test.py:10", "kernel_gemm", 1100, 1900, 1, 3),
+                (linear, "2@test.py:10", "kernel_gemm", 3100, 3900, 1, 1)]  # fmt: skip
+    rows = [
+        f"{op},{context},{kernel},{counter},{count},{begin - 100},{end + 100},{begin},{end}"
+        for op, context, kernel, begin, end, *counts in launches
+        for counter, count in zip(("TCC_HIT_sum", "TCC_MISS_sum"), counts, strict=True)
+    ]
+    rows.append(rows[0].replace(mm, "torch.mm/again"))
+    found = read_counters(written(tmp_path, "\n".join([head, *rows, ""]), "consolidated.csv"))
+    assert found.name == ("kernel_gemm", "kernel_gemm", "kernel_mm"), "in the order of their launches"
+    assert found.op == (linear, linear, mm)
+    assert found.figures["duration_us"].tolist() == [0.8] * 3
+    assert found.figures["l2_hit_percent"].tolist() == [25, 50, 25]
+
+
+def test_packed_csv_of_rocprof_compute(tmp_path: Path) -> None:
+    """Columns and figures of a launch of rocm-systems' tests/workloads/kernel/RDNA35_KRACKAN2; since 2026 packed."""
+    head = "GPU_ID,GUID,Correlation_Id,Dispatch_ID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,Scratch_Per_Workitem,"
+    head += "Arch_VGPR,Accum_VGPR,SGPR,Kernel_Name,Start_Timestamp,End_Timestamp,Kernel_ID,Counter_Name,Counter_Value"
+    name = '"vecCopy(double*, double*, double*, int, int)"'
+    times = (("10982435441506", "10982435675125"), ("1747853603658815001", "1747853603658815101"))
+    rows = [
+        f"1,a7,{n + 1},{n},1048576,256,0,0,8,0,128,{name},{begin},{end},0,{counter},{value}"
+        for n, (begin, end) in enumerate(times)
+        for counter, value in (("GL2C_WRITE_sum", "131072.0"), ("SQ_INSTS_FLAT_sum", "65536.0"))
+    ]
+    (tmp_path / "pmc_perf.csv.gz").write_bytes(gzip.compress("\n".join([head, *rows]).encode()))
+    found = read_counters(tmp_path / "pmc_perf.csv.gz")
+    assert found.name == ("vecCopy(double*, double*, double*, int, int)",) * 2
+    assert found.grid.tolist() == [[4096, 0, 0]] * 2
+    assert found.figures["duration_us"] == pytest.approx([233.619, 0.1]), "of a clock of 19 digits too"
+    (tmp_path / "cut.csv.gz").write_bytes((tmp_path / "pmc_perf.csv.gz").read_bytes()[:40])
+    with pytest.raises(InputError, match=r"^cut\.csv\.gz "):
+        read_counters(tmp_path / "cut.csv.gz")
 
 
 def test_ranges_of_kinetos_profiler(tmp_path: Path) -> None:

@@ -92,9 +92,12 @@ def read_counters(path: Path) -> CountedKernels:
         return _of_report(path)
     if start.startswith(MAGIC):
         return _of_rocpd(path)
-    if start.lstrip()[:1] in (b"{", b"[") or start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7z", b"PK")):
+    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7z", b"PK")):
+        with Source.opened(path, limit=MemoryLimit.of_gb(None)) as source:
+            if source.start.lstrip()[:1] not in (b"{", b"["):  # rocprof-compute packs its CSV
+                return _of_csv(path.name, source.file())
         return _of_ranges(path)
-    return _of_csv(path)
+    return _of_ranges(path) if start.lstrip()[:1] in (b"{", b"[") else _of_csv(path.name, path)
 
 
 _UNITS: dict[str, tuple[str, float]] = {
@@ -191,24 +194,24 @@ def _sizes(text: str) -> _Sizes:
     return (int(float(plain)), 0, 0) if _WHOLE.fullmatch(plain) else _UNKNOWN
 
 
-def _of_csv(path: Path) -> CountedKernels:
-    rows = _csv_rows(path)
+def _of_csv(source: str, path: Path) -> CountedKernels:
+    rows = _csv_rows(source, path)
     head = next(rows)
     at = {name.strip(): place for place, name in reversed([*enumerate(head)])}
     if "Metric Name" in at and "Metric Value" not in at:
         raise InputError(
-            f"{path.name} sums launches up: run ncu without --print-summary, so that each launch has rows of its own"
+            f"{source} sums launches up: run ncu without --print-summary, so that each launch has rows of its own"
         )
     if {"ID", "Kernel Name", "Metric Name", "Metric Value"} <= at.keys():
-        return _of_ncu(path.name, at, rows)
+        return _of_ncu(source, at, rows)
     if {"ID", "Kernel Name"} <= at.keys():
-        return _of_ncu_wide(path.name, head, at, rows)
+        return _of_ncu_wide(source, head, at, rows)
     if {"Counter_Name", "Counter_Value", "Kernel_Name"} <= at.keys():
-        return _of_rocprof(path.name, head, at, rows)
-    return _of_rocprof_wide(path.name, head, at, rows)
+        return _of_rocprof(source, head, at, rows)
+    return _of_rocprof_wide(source, head, at, rows)
 
 
-def _csv_rows(path: Path) -> Iterator[list[str]]:
+def _csv_rows(source: str, path: Path) -> Iterator[list[str]]:
     """The header, which stands behind what the tool said, then the rows below it."""
     kernel = ("Kernel Name", "Kernel_Name", "KernelName")
     columns, count = 0, 0
@@ -222,11 +225,11 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
                     count += 1
                     yield row + [""] * (columns - len(row))
                 if count > _MOST_ROWS:
-                    raise InputError(f"{path.name} has more than {_MOST_ROWS:,} rows: count fewer kernels")
+                    raise InputError(f"{source} has more than {_MOST_ROWS:,} rows: count fewer kernels")
     except (csv.Error, OSError) as error:
-        raise InputError(f"{path.name} cannot be read as CSV: {error}") from error
+        raise InputError(f"{source} cannot be read as CSV: {error}") from error
     if not columns:
-        raise InputError(f"{path.name} has no column of kernel names: {_WANTED}")
+        raise InputError(f"{source} has no column of kernel names: {_WANTED}")
 
 
 #: Metrics of Nsight Compute that say what a launch was, by either page: grid and block.
@@ -293,7 +296,9 @@ _NAMES = ("Kernel_Name", "KernelName")
 _PLACES = (("Process_Id", "PID", "pid"), ("Agent_Id", "GPU_ID", "gpu-id"))
 _ROC_SIZES = (("Grid_Size", "GRD", "grd"), ("Workgroup_Size", "WGR", "wgr"))
 _DISPATCH = ("Dispatch_Id", "Dispatch_ID", "Index")
-_TIMES = (("Start_Timestamp", "BeginNs"), ("End_Timestamp", "EndNs"))
+#: Nanoseconds since the machine started; where rocprof-compute joined launches with ops, these have times as well.
+_TIMES = (("Start_Timestamp", "Start_Timestamp_kernel", "BeginNs"), ("End_Timestamp", "End_Timestamp_kernel", "EndNs"))
+_TIME = re.compile(r"(\d{1,19})(?:\.0*)?")
 #: What a column of ROCm's files is that is no counter.
 _NO_COUNTER = re.compile(
     r"(?:\w+_)?(?:id|name|size|timestamp|ns|index|signal|object|offset|hash)|pid|tid|grd|wgr|lds|scr|a?vgpr|sgpr|fbar"
@@ -321,25 +326,34 @@ def _rocm_place(row: list[str], at: Mapping[str, int]) -> _Place:
     )
 
 
-def _add_time(values: _Values, launch: int, row: list[str], at: Mapping[str, int]) -> None:
-    times = [next((row[at[name]].strip() for name in names if name in at), "") for names in _TIMES]
-    if all(_WHOLE.fullmatch(each) for each in times) and float(times[1]) > float(times[0]):
-        values.add(launch, "duration", "ns", str(float(times[1]) - float(times[0])))
+def _times(row: list[str], at: Mapping[str, int]) -> tuple[int, int]:
+    """Begin and end of a launch in ns; (0, 0) where they are not there."""
+    texts = (next((row[at[name]].strip() for name in names if name in at), "") for names in _TIMES)
+    begin, end = (int(found[1]) if (found := _TIME.fullmatch(text)) else 0 for text in texts)
+    return (begin, end) if 0 < begin < end else (0, 0)
+
+
+def _add_time(values: _Values, launch: int, times: tuple[int, int]) -> None:
+    if times[1]:
+        values.add(launch, "duration", "ns", str(times[1] - times[0]))
 
 
 def _of_rocprof(source: str, head: list[str], at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
-    """rocprofv3's counter_collection.csv: a row per dispatch and counter."""
+    """A row per dispatch and counter: counter_collection.csv of rocprofv3. In torch_trace/consolidated.csv, which is in
+    the order of ops, a dispatch is known by its time.
+    """
     values, numbers = _Values(source), dict[Any, int]()
     places: list[_Place] = []
     dispatch = next((at[name] for name in _DISPATCH if name in at), None)
-    for line, row in enumerate(rows):
-        place = _rocm_place(row, at)
-        key = (place[2][0], line if dispatch is None else row[dispatch])
-        launch = numbers.setdefault(key, len(places))
+    for line, row in enumerate(rows if dispatch is not None else sorted(rows, key=lambda row: _times(row, at))):
+        place, times = _rocm_place(row, at), _times(row, at)
+        known_by = row[dispatch] if dispatch is not None else (place[0], *times) if times[1] else line
+        launch = numbers.setdefault((place[2][0], known_by), len(places))
         if launch == len(places):
             places.append(place)
-            _add_time(values, launch, row, at)
-        values.add(launch, row[at["Counter_Name"]].strip(), "", row[at["Counter_Value"]])
+            _add_time(values, launch, times)
+        if place[1] == places[launch][1]:  # of a launch in two ops the counts are there twice
+            values.add(launch, row[at["Counter_Name"]].strip(), "", row[at["Counter_Value"]])
     return _rocm(source, "rocprofv3", places, values)
 
 
@@ -357,7 +371,7 @@ def _of_rocprof_wide(source: str, head: list[str], at: Mapping[str, int], rows: 
     for row in rows:
         for metric, column in columns:
             values.add(len(places), metric, "", row[column])
-        _add_time(values, len(places), row, at)
+        _add_time(values, len(places), _times(row, at))
         places.append(_rocm_place(row, at))
     return _rocm(source, "rocprof-compute", places, values)
 
