@@ -370,6 +370,29 @@ def test_ranges_of_kinetos_profiler(tmp_path: Path) -> None:
     assert found.figures["duration_us"] == pytest.approx([4, 4])
 
 
+def test_ranges_as_a_recorded_alexnet_has_them(tmp_path: Path) -> None:
+    """Ranges of HTA's tests/data/cupti_profiler, as its notebook cupti_flops_analysis.ipynb prints them: of one length,
+    and kernels of cuDNN without a name.
+    """
+    names = (
+        "void at::native::(anonymous namespace)::distribution<4>",
+        "__missing__",
+        "void at::native::elementwise<128, 2>",
+    )
+    fmul = "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum"
+    events = [
+        {"ph": "X", "cat": "cuda_profiler_range", "name": name, "pid": 0, "tid": 0, "ts": 2498229 + 121431 * n,
+         "dur": 121431, "args": {fmul: 24780800 if n == 1 else 0, "dram__bytes_read.sum": 1000 * n, "dram__bytes_write.sum": 0}}
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+    found = read_counters(written(tmp_path, json.dumps({"traceEvents": events}), "benchmark_result.json"))
+    assert (found.name, set(found.place)) == (names, {("", "0")})
+    assert found.figures["hbm_bytes"].tolist() == [0, 1000, 2000]
+    assert "duration_us" not in found.figures, "ranges share the recording evenly, so their lengths say nothing"
+    trace = recorded([names[0], "cudnn", names[2]], [1, 2, 3])
+    assert outcome(found, trace) == [(1, BY_SEQUENCE), (-1, NO_NAME), (3, BY_SEQUENCE)]
+
+
 def test_a_range_of_the_whole_recording_is_no_kernel(tmp_path: Path) -> None:
     """Without ``profiler_measure_per_kernel`` Kineto writes one range of a device (CuptiRangeProfilerTest.cpp)."""
     event = {"ph": "X", "cat": "cuda_profiler_range", "name": "__profile__", "tid": 0, "ts": 1, "dur": 10}
