@@ -287,6 +287,57 @@ def test_gpu_metrics_become_traffic_by_kernel(tmp_path: Path) -> None:
     assert made.loc["second", "measured_mb"] == 0
 
 
+#: The first 21 of the 25 metrics of a capture of nsys 2025.3.2 with the set gb20x, in the order of their numbers.
+GB20X = [
+    "GPC Clock Frequency [MHz]", "SYS Clock Frequency [MHz]", "Sync Copy Engine Active [Throughput %]",
+    "Sync Copy Engine Active [Cycles Active]", "Async Copy Engine Active 0 [Throughput %]",
+    "Async Copy Engine Active 0 [Cycles Active]", "GR Active [Throughput %]", "SMs Active [Throughput %]",
+    "SM Issue [Throughput %]", "Tensor Active [Throughput %]", "Vertex/Tess/Geometry Warps in Flight [Throughput %]",
+    "Vertex/Tess/Geometry Warps in Flight [Avg]", "Vertex/Tess/Geometry Warps in Flight [Avg Warps per Cycle]",
+    "Pixel Warps in Flight [Throughput %]", "Pixel Warps in Flight [Avg]", "Pixel Warps in Flight [Avg Warps per Cycle]",
+    "Compute Warps in Flight [Throughput %]", "Compute Warps in Flight [Avg]",
+    "Compute Warps in Flight [Avg Warps per Cycle]", "DRAM Read Bandwidth [Throughput %]",
+    "DRAM Write Bandwidth [Throughput %]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("has_dram", [True, False])
+def test_gpu_metrics_of_a_recorded_set(tmp_path: Path, has_dram: bool) -> None:
+    """Tables as that export has them; clocks are beyond 100, and a GB10 has no DRAM metrics. By SQL: the mean of what
+    was sampled while the first kernel ran, of 3 TB/s.
+    """
+    path, percent = with_gpu_metrics(tmp_path, []), {7: 90, 9: 80, 19: 50, 20: 10}
+    names = GB20X if has_dram else GB20X[:19]
+    with sqlite3.connect(path) as db:
+        for table in ("GPU_METRICS", "TARGET_INFO_GPU_METRICS"):
+            db.execute(f"DROP TABLE {table}")
+        db.execute("CREATE TABLE GPU_METRICS (rawTimestamp INT, timestamp INT, typeId INT, metricId INT, value INT)")
+        info = "typeId INT, sourceId INT, typeName TEXT, metricId INT, metricName TEXT"
+        db.execute(f"CREATE TABLE TARGET_INFO_GPU_METRICS ({info})")
+        told = [(0x300, 0, "General Metrics for NVIDIA GB20x (any frequency)", n, name) for n, name in enumerate(names)]
+        db.executemany("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (?, ?, ?, ?, ?)", told)
+        sampled = [
+            (at, at, 0x300, n, percent.get(n, -1500000000 if n < 2 else 77) if at < 1400 else 0)
+            for at in range(1000, 1800, 100)
+            for n in range(len(names))
+        ]
+        db.executemany("INSERT INTO GPU_METRICS VALUES (?, ?, ?, ?, ?)", sampled)
+        shares = dict(db.execute(
+            "SELECT metricName, AVG(value) FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId) "
+            "WHERE timestamp BETWEEN 1000 AND 1399 GROUP BY metricName"
+        ))  # fmt: skip
+    made = tracelens.report(path)
+    if not has_dram:
+        assert "measured_hbm" not in made or made["measured_hbm"]["measured_mb"].isna().all()
+        return
+    first = made["measured_hbm"].set_index("kernel_name").loc["first"]
+    read, written = (shares[f"DRAM {way} Bandwidth [Throughput %]"] for way in ("Read", "Write"))
+    assert (first.read_mb, first.written_mb) == pytest.approx((read / 100 * 1.2, written / 100 * 1.2))
+    assert (first.tensor_percent, first.sm_active_percent) == pytest.approx(
+        (shares["Tensor Active [Throughput %]"], shares["SMs Active [Throughput %]"])
+    )
+
+
 @pytest.mark.parametrize(
     ("names", "rate"), [([], 3 * 10**12), (["GPC Clock"], 3 * 10**12), (METRICS, 0), (METRICS, -1)]
 )
