@@ -129,7 +129,7 @@ class ReportOptions:
         "hardware counters of the kernels, by ncu or rocprofv3; repeatable", (), repeat=True, kind=Path,
         metavar="FILE", group=_READ,
         note="hardware counters of the same program's kernels ([counters](report.md#hardware-counters)): CSV of Nsight "
-        "Compute (`ncu --csv --page raw` or `details`), `.ncu-rep` where NVIDIA's `ncu_report` is importable, "
+        "Compute (`ncu --csv --page raw` or `details`), `.ncu-rep` after `pip install ncu-report`, "
         "`counter_collection.csv`, `pmc_perf.csv` and databases of ROCm, a PyTorch trace with "
         "`profiler_metrics`; repeatable",
     )  # fmt: skip
