@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -194,6 +194,60 @@ def test_a_right_candidate_is_told_what_the_op_and_the_step_gain() -> None:
     step_us = what_if(two_products().trace(), scale=("aten::mm=0.5",)).after.step_us
     assert f"-> {step_us / 1e3:.3f} ms" in said
     assert "as `tracelens whatif TRACE --scale aten::mm=0.5000` says" in said
+
+
+class FakeGpu:
+    """What a script asks of torch.cuda: work is queued on a stream; the time of an event is known when that is done."""
+
+    def __init__(self, hip: str | None = None) -> None:
+        self.queued_us, self.done_us, self.is_cold, self.flushed, self.chosen = 0.0, -1.0, False, 0, -1
+        self.version, self.int8, self.cuda = SimpleNamespace(hip=hip), "int8", self
+        self.device = lambda text: SimpleNamespace(index=int(text.partition(":")[2] or -1) if ":" in text else None)
+
+    def set_device(self, number: int) -> None:
+        self.chosen = number
+
+    def empty(self, size: int, *, dtype: str, device: str) -> Any:
+        self.flushed = size
+        return SimpleNamespace(zero_=lambda: self.queue(100, is_cold=True))
+
+    def queue(self, us: float, *, is_cold: bool = False) -> None:
+        self.queued_us, self.is_cold = self.queued_us + us, is_cold
+
+    def synchronize(self) -> None:
+        self.done_us = self.queued_us
+
+    def Event(self, *, enable_timing: bool) -> Any:  # noqa: N802 (as PyTorch has it)
+        assert enable_timing
+        event = SimpleNamespace(at=None)
+
+        def elapsed_ms(end: Any) -> float:
+            assert max(event.at, end.at) <= self.done_us, "the device is not done"
+            return (end.at - event.at) / 1e3
+
+        event.record, event.elapsed_time = lambda: setattr(event, "at", self.queued_us), elapsed_ms
+        return event
+
+
+@pytest.mark.parametrize(("hip", "flushed"), [(None, 256 << 20), ("7.0", 512 << 20)])
+def test_device_time_is_that_of_the_stream_with_cold_caches(hip: str | None, flushed: int) -> None:
+    """Of 40 and 7 us, 4 and 6 us where the caches hold what the last call left; neither the flush nor the queue count."""
+    module, gpu = module_of(op_scripts(two_products().trace(), op="aten::mm")[0].text), FakeGpu(hip)
+    bench = module.Bench(gpu, "cuda:1", 5)
+    assert (gpu.chosen, gpu.flushed) == (1, flushed)
+    calls: list[int] = []
+
+    def function(number: int, cold_us: float, warm_us: float) -> Callable[[], None]:
+        def run() -> None:
+            calls.append(number)
+            gpu.queue(cold_us if gpu.is_cold else warm_us)
+
+        return run
+
+    assert bench.times_us([function(0, 40, 4), function(1, 7, 6)]) == pytest.approx([40, 7])
+    assert calls == [0, 1] * (3 + 5), "warmed up, then by turns"
+    assert module.Bench(gpu, "cuda", 1).on_gpu
+    assert gpu.chosen == 0
 
 
 def remembered() -> Callable[..., Any]:
