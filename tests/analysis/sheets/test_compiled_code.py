@@ -179,6 +179,24 @@ def test_two_graphs_that_share_a_triton_kernel_keep_their_lines() -> None:
     }  # fmt: skip
 
 
+def test_the_hash_of_its_code_tells_a_kernel_from_others_of_its_name() -> None:
+    """PyTorch records it with the op that launches a Triton kernel; the log has it in the path of the code."""
+    paths = {graph: re.findall(r"# kernel path: \S*/(\w+)\.py", text)
+             for graph, text in payloads("inductor_output_code").items()}  # fmt: skip
+    name, built = "triton_poi_fused_add_gelu_0", Builder()
+    codes = [*paths["2/0"], *paths["1/0"], "cunknown"]
+    for at, code in zip((0, 100, 200), codes, strict=True):
+        built.op(name, at, 50, kernel_backend="triton", kernel_hash=code).launch(at + 1, name, at + 10, 30)
+    built.launch(301, name, 310, 30)
+    rows = report(built, TRITON)["compiled_kernels"].to_dict("records")
+    assert sorted(row["kernels"] for row in rows) == [1, 1, 2], "what is told alike is one row"
+    found = {row["graph"]: (row["joined_by"], re.findall(r"model\.py:(\d+)", row["source_lines"])) for row in rows}
+    assert found == {
+        "2/0": ("hash of its code", ["16", "15"]), "1/0": ("hash of its code", ["11"]),
+        "1/0, 2/0": ("name, of 2 kernels", ["11", "16", "15"]),
+    }  # fmt: skip
+
+
 def test_what_tlparse_makes_of_a_log_says_the_same(tmp_path: Path) -> None:
     """Its folders: FRAME_NUMBER_ATTEMPT, artifacts numbered in their order; metrics are in raw.jsonl."""
     lines, metrics, number, start = LOG.read_text().splitlines(), [], 0, 0

@@ -359,33 +359,62 @@ def _compiled_kernels(context: SheetContext) -> pd.DataFrame | None:
     wanted = np.array([text in known or _TRITON.match(text) is not None for text in table.names] or [False], bool)
     at = np.flatnonzero(wanted[activity.name])
     launch = tree.launch[activity.rows[at]]
-    places = []
-    for pattern in (_GRAPH, REGION):
-        scopes, texts = compiled_regions(table, tree, pattern)
-        distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        of_scope = np.array([*(distinct[text] for text in texts), -1], np.int64)
-        places.append((list(distinct), of_scope[scopes.around(launch)]))
+    is_shared = np.array([len(known.get(text, ())) > 1 for text in table.names] or [False], bool)
+    hashes = _hashes(table, tree, launch, is_shared[activity.name[at]])
+    places = [*(_ranges_around(table, tree, launch, pattern) for pattern in (_GRAPH, REGION)), hashes]
     group = numbered(activity.name[at], *(which + 1 for _, which in places))
     kernels = np.bincount(group)
     us, total_us = np.bincount(group, activity.duration_us(at)), float(activity.duration_us().sum()) or 1.0
-    rows = []
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for i, first in enumerate(first_of_each(group).tolist()):
-        key, region = (texts[which[first]] if which[first] >= 0 else "" for texts, which in places)
+        place = [texts[which[first]] if which[first] >= 0 else "" for texts, which in places]
         name = table.names[activity.name[at[first]]]
-        measured = {"kernels": int(kernels[i]), "duration_us_sum": us[i], "percent_of_kernels": 100 * us[i] / total_us}
-        rows.append({"kernel_name": name, **measured, **_said_of(*_fitting(known.get(name, []), key, region))})
+        said = _said_of(*_fitting(known.get(name, []), *place))
+        row = rows.setdefault(
+            (name, *said.values()),
+            {"kernel_name": name, "kernels": 0, "duration_us_sum": 0.0, "percent_of_kernels": 0.0, **said},
+        )
+        row["kernels"] += int(kernels[i])
+        row["duration_us_sum"] += us[i]
+        row["percent_of_kernels"] += 100 * us[i] / total_us
     order = ["duration_us_sum", "kernel_name", "graph"]
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame([*rows.values()])
     return frame.sort_values(order, ascending=[False, True, True], ignore_index=True) if rows else None
 
 
-def _fitting(kernels: list[CompiledKernel], key: str, region: str) -> tuple[list[CompiledKernel], str]:
-    """Those of a graph (``key``), else of a compilation (``region``), else all; by what. Empty: not recorded."""
+def _ranges_around(
+    table: TraceTable, tree: OpTree, launch: RowColumn, pattern: re.Pattern[str]
+) -> tuple[list[str], Ints]:
+    """What the ranges of a pattern say, and which of that is round each launch; -1 for none."""
+    scopes, texts = compiled_regions(table, tree, pattern)
+    distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    of_scope = np.array([*(distinct[text] for text in texts), -1], np.int64)
+    return list(distinct), of_scope[scopes.around(launch)]
+
+
+def _hashes(table: TraceTable, tree: OpTree, launch: RowColumn, is_wanted: Bools) -> tuple[list[str], Ints]:
+    """Hashes of generated code, and which of them each launch has, as PyTorch records it of Triton's; -1 for none."""
+    number: dict[str, int] = {}
+    which = np.full(len(launch), -1, np.int64)
+    for i in np.flatnonzero(is_wanted & (launch >= 0)).tolist():
+        around = int(tree.parent[launch[i]])
+        found = table.args(around).get("kernel_hash") if around >= 0 else None
+        if isinstance(found, str):
+            which[i] = number.setdefault(found, len(number))
+    return list(number), which
+
+
+def _fitting(kernels: list[CompiledKernel], key: str, region: str, code: str) -> tuple[list[CompiledKernel], str]:
+    """Those of a graph (``key``), else of a compilation (``region``), else all; of several those of one ``code``; by
+    what. Empty: not recorded.
+    """
+    found, by = kernels, "name"
     if of_graph := [kernel for kernel in kernels if key and kernel.key == key]:
-        return of_graph, "FX graph"
-    if of_region := [kernel for kernel in kernels if region and kernel.graph == region]:
-        return of_region, "compilation"
-    return kernels, "name"
+        found, by = of_graph, "FX graph"
+    elif of_region := [kernel for kernel in kernels if region and kernel.graph == region]:
+        found, by = of_region, "compilation"
+    of_code = [kernel for kernel in found if code and kernel.hash == code]
+    return (of_code, "hash of its code") if len(found) > 1 and of_code else (found, by)
 
 
 def _said_of(kernels: list[CompiledKernel], by: str) -> dict[str, str]:
@@ -445,8 +474,8 @@ SHEETS = (
         text("source_lines", "Lines of the program that these nodes come from: innermost frames.", width=70),
         text(
             "joined_by",
-            "By the key of its FX graph or the number of its compilation, which PyTorch records round it, else by its "
-            "name alone: of several different kernels of that name all are listed.",
+            "By the key of its FX graph or the number of its compilation, which PyTorch records round it, by the "
+            "hash of its code, else by its name alone: of different kernels of that name all are listed.",
             width=16,
         ),
     ),

@@ -32,7 +32,7 @@ _LONGEST = 300
 class CompiledKernel(Record, frozen=True, kw_only=True):
     """``graph``: the compilation (``0/1``), or the folder; ``key``: of the FX graph in Inductor's cache, empty where it
     is not known. ``ops``: ATen ops, else nodes after the graph passes; ``nodes``: before them; ``lines``: of the
-    program.
+    program. ``hash``: of the generated code, as recordings have it; empty where it is not known.
     """
 
     name: str
@@ -41,6 +41,7 @@ class CompiledKernel(Record, frozen=True, kw_only=True):
     ops: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    hash: str = ""
 
 
 class Compilation(Record, frozen=True, kw_only=True):
@@ -100,6 +101,7 @@ class _OfKernel:
         self.post: list[str] = []
         self.pre: list[str] = []
         self.stacks: list[str] = []
+        self.hash = ""
 
 
 T = TypeVar("T")
@@ -112,6 +114,7 @@ _BREAK_WHY = tuple(
 )
 _ATENS = re.compile(r"Source Nodes: \[([^\]\n]*)\], Original ATen: \[([^\]\n]*)\]")
 _MADE = re.compile(r"^\s*(?:(\w+) = async_compile\.\w+\(|# \[Provenance debug handles\] ([\w.:, ]+))")
+_PATH = re.compile(r"^\s*# kernel path: \S*?(\w+)\.py\s*$")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 _RECORD = re.compile(rb"^[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ [^\n]*?:\d+\] (?=\{)")
 _FOLDER = re.compile(r"^[!-]?[^_/]*_(\d+)_(\d+)_\d+$")
@@ -174,15 +177,19 @@ class _Collected:
     def code(self, part: tuple[str, int], text: str | bytes, where: str) -> None:
         """The comment before each kernel, and before each call, of Inductor's output names its ops."""
         said: re.Match[str] | None = None
+        path = ""
         for line in _text(text, where).splitlines():
-            if found := _ATENS.search(line):
+            if found := _PATH.match(line):
+                path = found[1]
+            elif found := _ATENS.search(line):
                 said = found
             elif said is not None and (made := _MADE.match(line)):
                 for name in (made[1] or made[2]).split(","):
                     kernel = self._kernel(part, name.strip())
                     kernel.atens = tuple(each.strip() for each in said[2].split(",") if each.strip())
                     kernel.pre = kernel.pre or [each.strip() for each in said[1].split(",") if each.strip()]
-                said = None
+                    kernel.hash = kernel.hash or path
+                said, path = None, ""
 
     def broken(self, part: tuple[str, int], text: str | bytes, where: str) -> None:
         said = _text(text, where)
@@ -217,6 +224,7 @@ class _Collected:
                 ops=kernel.atens or _distinct(_NUMBER.sub("", node) for node in kernel.post),
                 nodes=_distinct(kernel.pre),
                 lines=_distinct(line for stack in kernel.stacks if (line := _line_of(stack))),
+                hash=_cut(kernel.hash),
             )
             for part, named in self._kernels.items()
             for name, kernel in named.items()
