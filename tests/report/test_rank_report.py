@@ -113,6 +113,16 @@ def verdict_of(folder) -> str:
     return " ".join(RankReport(compare_ranks(find_traces([str(folder)]), executor=Serial())).verdict().split())
 
 
+def test_that_a_rank_is_late_also_outside_of_steps_is_said(folder, report):
+    """A rank's cost is that of the whole recording, beside the waiting in steps."""
+    beyond = "   in the whole recording, with what lies outside of the steps"
+    result = compare_ranks(find_traces([str(folder)]), executor=Serial(), name="job")
+    assert beyond not in RankReport(result).verdict().splitlines()
+    result.calls.step[0] = -1
+    lines = RankReport(result).verdict().splitlines()
+    assert lines[lines.index(beyond) - 1].startswith(" rank 2 is late on its own by ")
+
+
 def test_ranks_that_do_the_same_are_not_said_to_be_late(tmp_path):
     """They come last by turns, by less than a hundredth of the time."""
     Job(ranks=4, jitter_us=2.0).write(tmp_path)

@@ -52,8 +52,9 @@ def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list
 
 def _unended(calls: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
     for row in [] if calls is None else calls.head(3).to_dict("records"):
-        call = f"{row['collective']} {row['sequence']}"
-        yield str(row["problem"]).capitalize(), call, f"of group {row['group_name']}: ranks {row['ranks']}"
+        call, ranks = f"{row['collective']} {row['sequence']}", str(row["ranks"])
+        which = f"rank{'s' * (not ranks.isdigit())} {ranks}"
+        yield str(row["problem"]).capitalize(), call, f"of group {row['group_name']}: {which}"
 
 
 def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:

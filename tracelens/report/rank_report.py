@@ -187,11 +187,19 @@ class RankReport(NamedSheets):
         logs = [summary.log for summary in self.result.ranks.values() if summary.log is not None]
         texts = list(frame["text"].head(6))
         if not texts and (calls := sum(int((log.group >= 0).sum()) for log in logs)):
-            # Inspector writes what has ended, and nothing else
-            ended = " have ended and" if all(log.kind == FLIGHT_RECORDER for log in logs) else ""
-            texts = [f"all {calls:,} logged collective calls{ended} are alike on all ranks"]
+            texts = self._nothing_differs(calls, all(log.kind == FLIGHT_RECORDER for log in logs))
         for text in texts:
             yield from textwrap.wrap(terminal_text(text), _WIDTH, initial_indent=" ", subsequent_indent="   ")
+
+    def _nothing_differs(self, calls: int, are_ends_logged: bool) -> list[str]:
+        """Of the ranks whose logs were read; Inspector writes what has ended, and nothing else."""
+        ranks, of = self.result.ranks, self.result.world_size
+        said = [" have ended"] * are_ends_logged + [" are alike on "] * (len(ranks) > 1)
+        if not said:
+            return []
+        which = "all ranks" if of in (None, len(ranks)) else f"ranks {ranks_text(ranks)} of {of}"
+        logged = f"all {calls:,} logged collective calls{' and'.join(said)}"
+        return [f"{logged}{which}" if len(ranks) > 1 else f"{logged} on rank {ranks_text(ranks)}"]
 
     def _steps(self) -> Iterator[str]:
         frame = self.result.frames[rank_times.STEP_COST_TITLE]
@@ -221,11 +229,14 @@ class RankReport(NamedSheets):
         calls = result.calls
         recorded_us = (calls.end.max() - calls.start.min()) / NS_PER_US
         late = frame[frame["cost_us"] >= _LEAST_LATE * recorded_us].head(3).to_dict("records")
+        beyond = not result.frames[rank_times.STEP_COST_TITLE].empty and bool((calls.step < 0).any())
         for row in late:
             yield (
                 f" rank {row['rank']} is late on its own by {row['cost_us'] / US_PER_MS:.3f} ms and last at "
                 f"{row['arrived_last_percent']:.0f} % of {row['num_collectives']} collectives"
             )
+            if beyond:
+                yield "   in the whole recording, with what lies outside of the steps"
             yield from self._clock_of(int(row["rank"]))
         if not late:
             yield from _late_together(frame, recorded_us)

@@ -114,6 +114,28 @@ def test_nobody_is_late_where_nobody_was(tmp_path, kind):
     assert f"all 48 logged collective calls{ended} are alike on all ranks" in RankReport(result).verdict()
 
 
+@pytest.mark.parametrize("kind", ["inspector", "pickle"])
+@pytest.mark.parametrize("read", [(1,), (0, 1), (1, 2)])
+def test_nothing_is_said_of_ranks_whose_logs_were_not_read(tmp_path, kind, read):
+    """Of ranks 0 and 1 alone, which both wait for rank 2, nothing says that the world's call is mostly transfer."""
+    write_logs(planted(), tmp_path, kind)
+    for rank, path in enumerate(sorted(tmp_path.iterdir())):
+        if rank not in read:
+            path.unlink()
+    result = compared(tmp_path)
+    said = " ".join(RankReport(result).verdict().split())
+    assert "on all ranks " not in said.replace("ends on all ranks", "")
+    ranks, calls = f"{read[0]}-{read[-1]}", 12 * len(read)
+    if len(read) > 1:
+        assert f"alike on ranks {ranks} of 4" in said
+        kinds = result.frames["nccl_summary_implicit_sync"].set_index("group_size")["verdict"].to_dict()
+        assert kinds[4] == ("arrival-skew-dominated" if LATE_RANK in read else "inconclusive")
+        assert kinds.get(2, "transfer-dominated") == "transfer-dominated"
+    else:
+        assert "alike" not in said
+        assert (f"all {calls} logged collective calls have ended on rank 1" in said) == (kind == "pickle")
+
+
 @pytest.mark.parametrize("collective", ["allreduce", "_allgather_base", "_reduce_scatter_base"])
 def test_bandwidth_is_that_of_the_files_own(tmp_path, collective):
     """Inspector's rates of the rank that waited least, and the planted 200 GB/s, are what both formats give."""

@@ -210,7 +210,7 @@ def rank_collectives_frame(job: JobContext) -> pd.DataFrame:
                 "collective_id": i,
                 "group_name": channel.label,
                 "group_size": size,
-                "collective": "send/recv" if channel.is_point_to_point else message.name,
+                "collective": SEND_RECV if channel.is_point_to_point else message.name,
                 "dtype": message.dtype,
                 "step": int(calls.step[found.example[i]]),
                 "full_mb": None if full is None else full / BYTES_PER_MB,
@@ -262,7 +262,7 @@ NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS = column_set(
     text(
         "verdict",
         "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive (skew "
-        "within the clock uncertainty).",
+        "within the clock uncertainty, or below 70 % and all may have waited for a rank that was not recorded).",
         width=26,
     ),
     *(statistics(_OVER, column) for column in _SPREAD),
@@ -271,6 +271,7 @@ NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS = column_set(
 #: Shares of waiting in a collective's time below and above which one word says it all.
 _MOSTLY_TRANSFER, _MOSTLY_WAITING = 0.3, 0.7
 TRANSFER, SKEWED, MIXED, INCONCLUSIVE = "transfer-dominated", "arrival-skew-dominated", "mixed", "inconclusive"
+SEND_RECV = "send/recv"
 
 
 @sheet(NCCL_SUMMARY_IMPLICIT_SYNC_TITLE, columns=NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS, order=40)
@@ -291,6 +292,10 @@ def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
         row["waiting_percent"] = 100 * wait / (wait + transfer) if wait + transfer > 0 else 0.0
         row["wait_per_rank_us_sum"] = wait
         row["verdict"] = wait_verdict(wait, transfer, float(part["start_skew_us"].median()), job.clocks.residual_us)
+        # The last rank may be one that was not recorded: then what seems to be transfer is waiting for it
+        lacks_ranks = row["collective"] != SEND_RECV and bool((part["ranks_present"] < part["group_size"]).any())
+        if lacks_ranks and row["verdict"] != SKEWED:
+            row["verdict"] = INCONCLUSIVE
         row["operation_count"] = len(part)
         rows.append(row)
     return _by_time(pd.DataFrame(rows), "wait_per_rank_us_sum", "group_name", "collective", "dtype")
