@@ -40,6 +40,41 @@ def test_a_run_prints_latencies_and_writes_its_tables(capsys, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["summary"]["completed"] == 25
 
 
+def test_all_devices_of_a_deployment_are_counted_and_its_cache_line_adds_up(capsys, tmp_path):
+    """Two replicas of tp 2 and one of prefill are 6 devices; a peak of one replica may be below the mean in all."""
+    assert main([*BASE, "--tp", "2", "--replicas", "2", "-o", str(tmp_path / "out.html")]) == 0
+    out = capsys.readouterr().out
+    on = "Llama 3.1 8B on 4 x NVIDIA H100 SXM5 80GB, 2 replicas of tp 2"
+    assert out.startswith(f"{on}: ")
+    assert f"<h1>{on}</h1>" in (tmp_path / "out.html").read_text()
+    assert "peak in one replica" in out
+    assert "mean in all" in out
+    assert "running requests" not in out
+    assert main([*BASE, "--replicas", "4", "--prefill-replicas", "1", "--prefill-tp", "2"]) == 0
+    h100 = "NVIDIA H100 SXM5 80GB"
+    assert capsys.readouterr().out.startswith(
+        f"Llama 3.1 8B on 4 x {h100}, 4 replicas and 2 x {h100} tp 2 for prefill: "
+    )
+
+
+def test_a_curve_of_sessions_speaks_of_sessions_everywhere(capsys, tmp_path):
+    page = tmp_path / "curve.html"
+    assert main([*CURVE, "--requests", "12", "--turns", "3", "--sweep", "concurrency=2", "-o", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert "note: with 2 sessions at once: TPOT" in out
+    assert "requests at once" not in out
+    assert "the curve ends there (--requests, --sweep)" in out
+    text = page.read_text()
+    assert "2 sessions" in text
+    assert "W/GPU" in text
+    assert "Power w" not in text
+
+
+def test_a_pause_without_sessions_is_refused(capsys):
+    assert main([*BASE, "--think-time", "10s"]) == 2
+    assert capsys.readouterr().err.startswith("error: --think-time needs --turns")
+
+
 def test_a_closed_loop_of_drawn_lengths_says_how_many_and_how_long(capsys):
     closed = [*BASE[: BASE.index("--rate")], "--concurrency", "4", "--requests", "25", "--output-tokens", "20"]
     assert main([*closed, "--input", "uniform:200:0.5"]) == 0

@@ -250,6 +250,43 @@ def test_device_time_is_that_of_the_stream_with_cold_caches(hip: str | None, flu
     assert gpu.chosen == 0
 
 
+@pytest.mark.parametrize(("arguments", "why"), [
+    ([], "this script needs PyTorch, which cannot be imported: ModuleNotFoundError"),
+    (["--candidate", "nowhere.py"], "this script needs PyTorch"),
+])  # fmt: skip
+def test_what_cannot_be_judged_is_no_wrong_candidate(tmp_path: Path, arguments: list[str], why: str) -> None:
+    """Exit code 2, not that of a wrong candidate, and help, on a machine without PyTorch."""
+    (script,) = op_scripts(Builder().mm(16, 8, 4, 0, 10, 5).trace(), op="aten::mm")
+    (tmp_path / "one.py").write_text(script.text)
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch')")
+    command = [sys.executable, str(tmp_path / "one.py")]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith(why)
+    assert "--candidate" in subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+@torch_only
+@pytest.mark.parametrize("arguments", [["--import", "no_such_library"], ["--device", "no_such_device"]])
+def test_a_library_or_device_that_is_not_there_is_one_sentence(tmp_path: Path, arguments: list[str]) -> None:
+    (script,) = op_scripts(Builder().mm(16, 8, 4, 0, 10, 5).trace(), op="aten::mm")
+    (tmp_path / "one.py").write_text(script.text)
+    done = subprocess.run(
+        [PYTHON, str(tmp_path / "one.py"), *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith(" ".join(arguments))
+
+
+def test_times_of_a_cpu_say_nothing_of_the_recorded_step() -> None:
+    module = module_of(op_scripts(two_products().trace(), op="aten::mm")[0].text)
+    bench = NumpyBench(module, lambda a, b: a @ b)
+    bench.device = "cpu"
+    code, lines = module.run(bench, lambda a, b: (b.T @ a.T).T)
+    assert (code, lines[-1]) == (0, "the window: not said of mi300x by times of a CPU")
+    assert lines[-2].startswith("the op: 2.00x as fast")
+
+
 def remembered() -> Callable[..., Any]:
     """Gives the result of its first call with these shapes, and of the memory it had then."""
     known: dict[Any, Any] = {}

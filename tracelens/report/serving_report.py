@@ -41,9 +41,10 @@ _KEYS = (
 )
 _SHORT = {"mean", "p50", "p90", "p99"}
 _NAMED = {
-    "mean_waiting": "waiting requests", "mean_batch": "running requests", "utilization": "GPU busy",
+    "mean_waiting": "waiting requests", "mean_batch": "requests per decode step", "utilization": "GPU busy",
     "compute_events": "of compute", "wall_clock_s": "wall clock s",
-    "kv_pool_tokens": "room", "kv_peak_tokens": "peak", "cached_prompt_tokens": "found in it",
+    "kv_pool_tokens": "room", "kv_peak_tokens": "peak in one replica", "mean_context_tokens": "mean in all",
+    "cached_prompt_tokens": "found in it",
 }  # fmt: skip
 
 
@@ -125,22 +126,17 @@ def sweep_text(rows: Sequence[tuple[float, ServingResult]], *, best: bool) -> st
     for rate, result in rows:
         figures = result.summary
         lines.append(f"{rate:>8g} " + " ".join(f"{_number(figures.get(name)):>{width}}" for name, width in cells))
-    return "\n".join([f"{_serving_title(rows[0][1])}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
+    return "\n".join([f"{rows[0][1].title}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
 
 
 def _holds(curve: LoadCurve) -> str:
     """How many requests the server holds, and why not more."""
-    on, held, broken = _serving_title(curve.points[0].result), curve.held, curve.broken
+    on, held, broken = curve.points[0].result.title, curve.held, curve.broken
     if held is None:
-        return f"{on} does not keep the SLO, not even for 1 request at once"
+        return f"{on} does not keep the SLO, not even for {curve.points[0].at_once}"
     rate = f"{_number(held.figures['requests_per_s'])} requests/s"
     most = "at least" if broken is None else "up to"
-    return f"{on} holds {most} {_at_once(held)} within the SLO, {rate}"
-
-
-def _at_once(point: LoadPoint) -> str:
-    one = "session" if point.result.outcome.requests.after else "request"
-    return f"{point.concurrency} {one}{'s' * (point.concurrency > 1)} at once"
+    return f"{on} holds {most} {held.at_once} within the SLO, {rate}"
 
 
 def _curve_facts(curve: LoadCurve) -> Iterator[str]:
@@ -150,9 +146,9 @@ def _curve_facts(curve: LoadCurve) -> Iterator[str]:
     broken, last = curve.broken, curve.points[-1]
     if broken is None:
         why = f"the engine decodes {last.concurrency} requests at once (--max-num-seqs)"
-        yield f"The SLO does not break: {why if _is_full(last) else 'the curve ends there (--requests)'}"
+        yield f"The SLO does not break: {why if _is_full(last) else 'the curve ends there (--requests, --sweep)'}"
     else:
-        yield f"The SLO breaks at {_at_once(broken)}: {_broke(broken, curve)}; {_bound_by(broken)}"
+        yield f"The SLO breaks at {broken.at_once}: {_broke(broken, curve)}; {_bound_by(broken)}"
     asked = curve.points[0].result.outcome.requests
     lengths = (f"{sum(each) / len(each):,.0f}" for each in (asked.input_tokens, asked.output_tokens))
     prompt, answer = lengths
@@ -206,6 +202,11 @@ _CURVE = (
 )  # fmt: skip
 
 
+def _titles(*columns: tuple[str, str]) -> dict[str, str]:
+    """By key, as the terminal says them."""
+    return {key: title for title, key in columns}
+
+
 def curve_text(curve: LoadCurve) -> str:
     """How many requests the server holds, the SLO and where it breaks, a line per number of requests, notes."""
     around = _AROUND if curve.experiment.facility != FACILITY else ()
@@ -241,9 +242,10 @@ def write_curve(curve: LoadCurve, path: Path) -> None:
 def curve_page(curve: LoadCurve) -> bytes:
     """Throughput against speed per user, latencies over the load, and where the time of steps goes."""
     shown = curve.held or curve.points[0]
-    below = f"at {_at_once(shown)}"
+    below = f"at {shown.at_once}"
     tiles = [
-        ("Holds", f"{0 if curve.held is None else shown.concurrency} requests", "at once within the SLO"),
+        ("Holds", "0 requests" if curve.held is None else shown.at_once.removesuffix(" at once"),
+         "at once within the SLO"),
         *(
             (name, f"{_number(shown.figures[key])} {unit}", below)
             for name, key, unit in (
@@ -273,8 +275,8 @@ def curve_page(curve: LoadCurve) -> bytes:
     made = [section("curve", "Load curve", charts)]
     if parts:
         made.append(section("bound", "What bounds each load", stacked_bars(parts, "Share of step time", 1.0)))
-    made.append(section("points", "Points", table(curve.frame, "Points")))
-    title = _serving_title(shown.result)
+    made.append(section("points", "Points", table(curve.frame, "Points", _titles(*_CURVE, *_AROUND))))
+    title = shown.result.title
     return Document(title=title, kind="load curve", facts=[_holds(curve), *_curve_facts(curve)], tiles=tiles,
                     notes=curve.notes, sections=made).page()  # fmt: skip
 
@@ -366,7 +368,10 @@ def plan_page(found: DeploymentPlan) -> bytes:
         # What the terminal shows; files have every option, and the command of each.
         rows = found.frame.reindex(columns=[key for _, key in _PLANNED if key in found.points[0].row])
         rows.insert(0, "deployment", [point.words for point in found.points])
-        made = [section("front", "Pareto front", chart), section("deployments", "Deployments", table(rows, "Front"))]
+        made = [
+            section("front", "Pareto front", chart),
+            section("deployments", "Deployments", table(rows, "Front", _titles(*_PLANNED))),
+        ]
     notes = () if found.best is None else found.points[found.best].notes
     return Document(title=_planned_title(found), kind="search of a server", facts=list(_planned_facts(found)),
                     tiles=[], notes=notes, sections=made).page()  # fmt: skip
@@ -485,14 +490,9 @@ def served_page(result: ServingResult) -> bytes:
         listed = tag("details", tag("summary", "step by step"), table(steps, "Steps"))
         made.append(section("replica", "A replica over time", *_replica(steps), listed))
     made.append(section("requests", "Requests", table(result.requests, "Requests")))
-    shown = Document(title=_serving_title(result), kind="served load", facts=_facts(result), tiles=tiles,
+    shown = Document(title=result.title, kind="served load", facts=_facts(result), tiles=tiles,
                      notes=result.notes, sections=made)  # fmt: skip
     return shown.page()
-
-
-def _serving_title(result: ServingResult) -> str:
-    deployment = result.experiment.deployment
-    return f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
 
 
 def _facts(result: ServingResult) -> Iterator[str]:
@@ -548,7 +548,7 @@ def sweep_page(rows: Sequence[tuple[float, ServingResult]]) -> bytes:
         )
         if found
     ]  # fmt: skip
-    title = _serving_title(rows[0][1])
+    title = rows[0][1].title
     facts = [f"{len(rows)} rates, {rates[0]:g} to {rates[-1]:g} requests/s"]
     curves = section("curves", "Over the rate", charts)
     return Document(title=title, kind="sweep", facts=facts, tiles=tiles, warnings=edge, sections=[curves]).page()

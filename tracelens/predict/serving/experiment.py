@@ -145,9 +145,7 @@ class ServingResult(Record, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """What is served on what, how many requests per second, how fast."""
-        served, figures = self.experiment.deployment, self.summary
-        shared = served.parallelism
-        split = [f"{name} {getattr(shared, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(shared, name) > 1]
+        figures = self.summary
         speed = [
             f"{_shown(value)} {unit}"
             for name, unit in (
@@ -157,8 +155,16 @@ class ServingResult(Record, frozen=True, kw_only=True):
             )
             if (value := figures.get(name)) is not None
         ]
-        on = f"{served.model.label} on {shared.devices} x {' '.join([served.system.device.label, *split])}"
-        return f"{on}: {', '.join(speed) or 'no request completed'}"
+        return f"{self.title}: {', '.join(speed) or 'no request completed'}"
+
+    @property
+    def title(self) -> str:
+        """What is served on which devices: all of those that decode, and those that only prefill."""
+        asked, options = self.experiment, self.experiment.options
+        on = _devices(asked.deployment, options.replicas)
+        if options.prefill_replicas:
+            on += f" and {_devices(asked.prefill or asked.deployment, options.prefill_replicas)} for prefill"
+        return f"{asked.deployment.model.label} on {on}"
 
     @property
     def requests(self) -> Any:
@@ -335,10 +341,21 @@ def _replayed(deployment: Deployment, asked: ServingConfig) -> tuple[Deployment,
     return dataclasses.replace(deployment, adapters=adapters), replay
 
 
+def _devices(of: Deployment, replicas: int) -> str:
+    """``8 x NVIDIA H100 SXM5 80GB, 2 replicas of tp 4``."""
+    shared = of.parallelism
+    split = " ".join(f"{name} {n}" for name in ("tp", "pp", "dp", "ep") if (n := getattr(shared, name)) > 1)
+    on = f"{replicas * shared.devices} x {of.system.device.label}"
+    many = f", {replicas} replicas{' of' * bool(split)}" if replicas > 1 else ""
+    return f"{on}{many} {split}".rstrip()
+
+
 def _workload(deployment: Deployment, asked: ServingConfig) -> Workload:
     closed = asked.concurrency is not None
     duration = duration_s(asked.duration) if asked.duration else None
     count = asked.requests if isinstance(asked.requests, int) else None
+    if asked.think_time and Lengths.of(asked.turns) == Lengths():
+        raise UsageError("--think-time needs --turns: it is the pause between the requests of a session")
     return Workload(
         arrivals=Arrivals(
             kind="closed" if closed else asked.arrivals,

@@ -139,6 +139,12 @@ class LoadPoint(Record, frozen=True, kw_only=True):
     shares: Mapping[str, float]
 
     @property
+    def at_once(self) -> str:
+        """``8 requests at once``, or sessions, where requests have turns."""
+        one = "session" if self.result.outcome.requests.after else "request"
+        return f"{self.concurrency:,} {one}{'s' * (self.concurrency != 1)} at once"
+
+    @property
     def keeps_slo(self) -> bool:
         return (self.figures["good_share"] or 0.0) >= KEPT_BY
 
@@ -230,9 +236,8 @@ def load_curve(
     ordered = tuple(points[n] for n in sorted(points))
     curve = LoadCurve(experiment=base, points=ordered, is_assumed=is_assumed)
     shown = curve.held or ordered[0]
-    at_once = f"with {shown.concurrency} request{'s' if shown.concurrency > 1 else ''} at once: "
     notes = [
-        f"{at_once}{note}" if note.startswith(("TPOT", "TTFT", "goodput")) else note for note in shown.result.notes
+        f"with {shown.at_once}: {note}" if note.startswith(("TPOT", "TTFT", "goodput")) else note for note in shown.result.notes
     ]
     return dataclasses.replace(curve, notes=(*chosen, *notes))
 

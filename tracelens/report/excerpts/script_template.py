@@ -479,7 +479,12 @@ def run(bench: Any, candidate: Any) -> tuple[int, list[str]]:
         lines += [f"{us:12.2f} us the candidate, {times[0] / us:.2f}x as fast" for us in times[1:]]
     if not judged:
         return 2, [*lines, "nothing could be measured here"]
-    return 0, lines + (gains(judged) if candidate is not None else [])
+    if candidate is None:
+        return 0, lines
+    said = gains(judged)
+    if str(bench.device).startswith("cpu"):
+        said[-1] = f"the {RECORDED['step']['what']}: not said of {RECORDED['device'] or 'its device'} by times of a CPU"
+    return 0, lines + said
 
 
 def shown(slot: Any) -> str:
@@ -511,26 +516,41 @@ def candidate_of(path: str) -> Any:
     return function
 
 
-def main() -> int:
-    import torch  # type: ignore
+def imported(name: str, why: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise UnjudgedError(f"{why}, which cannot be imported: {type(error).__name__}: {error}") from error
 
+
+def bench_on(torch: Any, device: str, repeats: int) -> Bench:
+    try:
+        return Bench(torch, device, repeats)
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise UnjudgedError(f"--device {device} cannot be used: {type(error).__name__}: {first}") from error
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=NAME)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", help="default: cuda where there is a GPU, else cpu")
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--candidate", metavar="FILE.py", help=f"a file with a function {RECORDED['name']} to judge")
     parser.add_argument("--import", dest="libraries", action="append", default=[], metavar="LIBRARY",
                         help="a Python package that registers the op, such as fbgemm_gpu or vllm")  # fmt: skip
     asked = parser.parse_args()
-    for library in asked.libraries:
-        importlib.import_module(library)
     try:
+        torch = imported("torch", "this script needs PyTorch")
+        for library in asked.libraries:
+            imported(library, f"--import {library}")
         candidate = None if asked.candidate is None else candidate_of(asked.candidate)
+        device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
         with torch.no_grad():
-            code, lines = run(Bench(torch, asked.device, max(asked.repeats, 1)), candidate)
+            code, lines = run(bench_on(torch, device, max(asked.repeats, 1)), candidate)
+        where = torch.cuda.get_device_name(device) if device.startswith("cuda") else "a CPU"
+        lines += [f"measured on {where}; recorded on {RECORDED['device']}"] if code == 0 else []
     except UnjudgedError as why:
         code, lines = 2, [str(why)]
-    where = torch.cuda.get_device_name(asked.device) if asked.device.startswith("cuda") else "a CPU"
-    lines += [f"measured on {where}; recorded on {RECORDED['device']}"] if code == 0 else []
     stream = sys.stdout
     stream.write("\n".join(lines) + "\n")
     return code
