@@ -81,7 +81,7 @@ def test_energies_are_scored_beside_times(tmp_path: Path) -> None:
     assert energies.inside == 0.5
 
 
-def test_a_page_shows_scores_and_what_share_is_within_an_error(tmp_path: Path) -> None:
+def test_a_page_shows_scores_and_what_share_is_within_an_error(tmp_path: Path, capsys) -> None:
     """Errors of 10 and 5 % in area a: at 7.5 % half of its points, at 10 % both."""
     path = _file(tmp_path, "area,family,measured,predicted\na,<b>x</b>,100,110\na,y,100,95\nc,y,100,120\n")
     assert {name: errors.round(3).tolist() for name, errors in errors_by_area(path).items()} == {
@@ -89,12 +89,26 @@ def test_a_page_shows_scores_and_what_share_is_within_an_error(tmp_path: Path) -
         "c": [0.2],
     }
     assert main(["score", str(path), "-o", str(tmp_path / "page.html")]) == 0
+    out = capsys.readouterr().out
+    meaning = "of families drawn: where the median lies in 9 of 10 draws of as many; inside: share within the printed interval"
+    assert meaning in out.splitlines()
+    assert f"wrote {tmp_path / 'page.html'}" in out
     page = (tmp_path / "page.html").read_text()
     assert "Predictions of points.csv" in page
     assert "&lt;b&gt;x&lt;/b&gt;" in page
     assert "<b>x</b>" not in page
     assert fleet_pages._within(errors_by_area(path)["a"])[15] == (7.5, 50.0)
     assert fleet_pages._within(errors_by_area(path)["a"])[21] == (10.5, 100.0)
+
+
+def test_groups_are_called_what_they_are(capsys) -> None:
+    """The committed predictions are grouped by their source, other tables by a family."""
+    assert main(["score", "--public"]) == 0
+    head, *_ = out = capsys.readouterr().out.splitlines()
+    assert "of sources drawn" in head
+    assert any(line.startswith("of sources drawn: ") for line in out)
+    assert main(["score", "--public", "--family", "area", "--format", "md"]) == 0
+    assert "of families drawn" in capsys.readouterr().out
 
 
 def test_public_predictions_are_of_points_left_out_and_score_as_the_docs_say(capsys) -> None:

@@ -59,6 +59,10 @@ OTHERS = {
     "option before one that is missing": (
         "search --modle llama3-8b", "no option of tracelens search named '--modle'; did you mean --model?",
     ),
+    "device of a cluster": (
+        "project --model llama3-8b --device h100",
+        "no option of tracelens project named '--device'; --cluster takes a device, too, in its standard node",
+    ),
     "output without -o": ("t.json.gz --csv out", "tracelens report does not take 'out'; to name an output, write -o out"),
 }  # fmt: skip
 

@@ -128,6 +128,8 @@ def test_micro_batch_and_recomputation_are_kept(tmp_path: Path, capsys: pytest.C
     assert "recompute full" in out
     assert "The global batch is 16 sequences. The search does not know --lora." in out
     assert json.loads(table.read_text())["summary"]["split"].endswith("micro-batch 2, recompute full")
+    assert project("--power", 500) == 0
+    assert "The search does not know --power." in capsys.readouterr().out
     assert project("-o", page) == 0
     assert "No degree was given, so tracelens took the fastest of" in page.read_text()
 

@@ -190,16 +190,16 @@ def test_a_report_of_a_log_alone_says_where_it_belongs(tmp_path: Path) -> None:
 
 
 BAD = {
-    "": "is not a CSV file with a header",
+    "": "is empty: record it with nvidia-smi",
     "a,b\n1,2\n": "has no column of times and one of watts",
-    "timestamp, power.draw [W]\n": "fewer than two samples in it",
+    "timestamp, power.draw [W]\n": "fewer than two samples with watts in it",
     "timestamp, power.draw [W]\nyesterday, 3 W\n": "line 2: 'yesterday' is not a date and time",
     "timestamp, power.draw [W]\n12, 3 W\n": "line 2: '12' is not a time since 1970",
     "timestamp, power.draw [W]\n2026/03/01 12:00:00.1, 3 W, 4\n": "line 2: 3 cells in place of 2",
     "timestamp, power.draw [W]\n" + 2 * "2026/03/01 12:00:00.1, 3 W\n": "line 3: a second sample of one moment",
-    "timestamp, power.draw [W]\n2026/03/01 12:00:00.1, [N/A]\n": "fewer than two samples in it",
+    "timestamp, power.draw [W]\n2026/03/01 12:00:00.1, [N/A]\n": "fewer than two samples with watts in it",
     "timestamp, index, power.draw\n" + "".join(f"2026/03/01 12:00:0{n}, {n % 2 + 3}, 5 W\n" for n in range(6)):
-        "fewer than two samples of device 0 among those of 3, 4",
+        "fewer than two samples with watts of device 0 among those of 3, 4",
 }  # fmt: skip
 
 
@@ -213,8 +213,26 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_log_too_coarse_for_the_trace_is_not_said_to_be_of_another_time(tmp_path: Path) -> None:
+    """A sample a second, of which none lies within three steps of a millisecond."""
+    coarse = log(tmp_path, [400.0] * 20, every_us=1_000_000, first_us=-10_500_000, hours=2)
+    with pytest.raises(InputError, match=r"power.csv has a sample every 1 s, and none in the 0.00\d* s of the trace: "):
+        reported(timed(tmp_path), coarse)
+
+
+def test_the_only_device_of_a_log_is_named_where_it_is_not_the_traces(tmp_path: Path) -> None:
+    """Numbers differ under CUDA_VISIBLE_DEVICES, and where the log is of another device."""
+    rows = "".join(f"2026/03/01 12:00:0{n}, {{index}}, 5 W\n" for n in range(3))
+    for index, said in ((3, "power.csv (its device 3)"), (0, "power.csv")):
+        (path := tmp_path / "power.csv").write_text("timestamp, index, power.draw\n" + rows.format(index=index))
+        assert read_power_log(path, 0).source == said
+    assert read_power_log(path, None).source == "power.csv"
+
+
 def test_another_day_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no sample of the time of the trace, 2026-03-01 12:00:00 UTC"):
+    with pytest.raises(
+        InputError, match=r"no sample of the time of the trace, 0.00\d* s from 2026-03-01 12:00:00 UTC on"
+    ):
         reported(timed(tmp_path), log(tmp_path, [400.0] * 60, hours=48))
 
 

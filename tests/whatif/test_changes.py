@@ -72,6 +72,15 @@ def test_a_lower_clock_is_slower_and_memory_does_not_follow_it() -> None:
     assert what_if(products().trace(), gpu_clock=1.0).after.step_us == pytest.approx(300)
 
 
+def test_a_share_of_kernels_without_an_estimate_is_never_said_to_be_none() -> None:
+    built = products()
+    built.op("mylib::op", 600, 5).launch(601, "mine", 900, 1)
+    assert any(
+        note.startswith("0.3 % of kernel time has no estimate")
+        for note in what_if(built.trace(), gpu_clock=0.5).plan.notes
+    )
+
+
 def test_a_lower_limit_takes_longer_and_less_energy_by_hand(tmp_path: Path) -> None:
     """H200, 0.992 of 700 W: products over idle (128 W) at share c of the clock draw c**3 of 566.4 W, so 400 W less idle
     are c = (268.8 / 566.4) ** (1/3) = 0.780. What they add to waiting goes with c**2, waiting with the time.

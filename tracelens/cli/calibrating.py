@@ -203,7 +203,7 @@ def run_score(args: argparse.Namespace) -> int:
     FILE.csv comes from `project --batch` or `serve --batch`, run on a table with measured values. Any other table with
     the columns measured and predicted works too; it may also have family, area, source, low and high.
     """
-    from tracelens.predict.calibration.scoring import public_predictions, score_file, score_lines
+    from tracelens.predict.calibration.scoring import public_predictions, score_file, score_lines, score_words
 
     if args.public == (args.file is not None):
         raise UsageError("score takes one of FILE.csv and --public")
@@ -211,13 +211,15 @@ def run_score(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.output}: the name of a page must end in .html")
     path = public_predictions() if args.public else args.file
     scores = score_file(path, family=args.family or ("source" if args.public else None))
-    lines = score_lines(scores)
+    drawn = "families" if args.family or not args.public else "sources"
+    lines, words = score_lines(scores, drawn), score_words(drawn)
     if args.output is not None:
         from tracelens.files.atomic_write import write_whole
         from tracelens.predict.calibration.scoring import errors_by_area
         from tracelens.report.fleet_pages import score_page
 
-        write_whole(args.output, score_page("tracelens" if args.public else path.name, lines, errors_by_area(path)))
+        name = "tracelens" if args.public else path.name
+        write_whole(args.output, score_page(name, lines, words, errors_by_area(path)))
     if args.format == "json":
         found = [dataclasses.asdict(each) for each in scores]
         emit(json.dumps({"schema": "tracelens.score/1", "scores": found}, indent=2) + "\n")
@@ -227,4 +229,7 @@ def run_score(args: argparse.Namespace) -> int:
         say_lines("\n".join(f"| {' | '.join([markdown_text(cells[0]), *cells[1:]])} |" for cells in lines))
         return 0
     say_table(lines, words=(0,))
+    say_lines("\n".join(words))
+    if args.output is not None:
+        say(f"wrote {args.output}")
     return 0

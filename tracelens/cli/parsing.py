@@ -159,9 +159,10 @@ class Parser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             if word.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
                 shown = [each for action in self._actions if not _is_hidden(action) for each in action.option_strings]
-                raise UsageError.unknown(
-                    f"option of {self.prog}", name, shown, listed=f"{self.prog} --help-all lists the options"
-                )
+                listed = f"{self.prog} --help-all lists the options"
+                if name == "--device" and "--cluster" in shown:
+                    listed = "--cluster takes a device, too, in its standard node"
+                raise UsageError.unknown(f"option of {self.prog}", name, shown, listed=listed)
 
     def error(self, message: str) -> NoReturn:
         what = message.replace("the following arguments are required", "required")

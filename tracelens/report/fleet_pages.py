@@ -165,8 +165,10 @@ def _slow(ranks: pd.DataFrame) -> Iterator[Section]:
 _ERRORS = [half / 2 for half in range(121)]
 
 
-def score_page(name: str, lines: Sequence[Sequence[str]], errors: Mapping[str, npt.NDArray[np.float64]]) -> bytes:
-    """``lines``: heads, all points, then groups of them; ``errors``: |predicted / measured - 1| by area, ascending."""
+def score_page(
+    name: str, lines: Sequence[Sequence[str]], words: Sequence[str], errors: Mapping[str, npt.NDArray[np.float64]]
+) -> bytes:
+    """``lines``: heads, all points, then groups of them; ``words``: what heads say; ``errors``: by area, ascending."""
     import pandas as pd
 
     heads, *scores = lines
@@ -180,8 +182,7 @@ def score_page(name: str, lines: Sequence[Sequence[str]], errors: Mapping[str, n
     chart = line_chart({area: _within(each) for area, each in errors.items()}, "error, %", "Points within an error, %")
     groups = table(pd.DataFrame(scores, columns=[*heads]), "Scores", {head: head for head in heads})
     sections = [section("within", "How far off", chart), section("scores", "Scores", groups)]
-    facts = ["error: |predicted / measured - 1|", "tracelens score FILE.csv -o FILE.html makes this page"]
-    return Document(title=f"Predictions of {name}", kind="score", facts=facts, tiles=tiles, sections=sections).page()
+    return Document(title=f"Predictions of {name}", kind="score", facts=[*words], tiles=tiles, sections=sections).page()
 
 
 def _within(errors: npt.NDArray[np.float64]) -> list[tuple[float, float]]:

@@ -32,7 +32,7 @@ from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.provenance import MergedRanks, no_shapes
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable, has_host_time
 from tracelens.trace.tree import OpTree
-from tracelens.types.units import NS_PER_S, NS_PER_US, counted, duration, percent, takes
+from tracelens.types.units import NS_PER_S, NS_PER_US, counted, duration, percent, shown_percent, takes
 
 #: Clocks are read to a microsecond.
 _CLOCK_NS = 1_000
@@ -230,8 +230,8 @@ def _lower_clock(analysis: Analysis) -> Iterator[Notice]:
         longer, clock = computes / _LOWER_CLOCK - computes, f"{_LOWER_CLOCK:g}"
         text = (
             f"at {clock} of the GPU's clock the step takes {percent(saved, 1)} less energy and at most "
-            f"{percent(longer, 1)} longer (modelled; `tracelens whatif --clock {clock}`): idle time that the host "
-            f"causes is {percent(waits)} of it, and kernels are {percent(computes, 1)} of the critical path"
+            f"{shown_percent(longer)} longer (modelled; `tracelens whatif --clock {clock}`): idle time that the host "
+            f"causes is {percent(waits)} of it, and kernels are {shown_percent(computes)} of the critical path"
         )
         yield Notice(id="lower_clock", count=1, text=text)
 

@@ -36,7 +36,7 @@ from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, shown_share
 
 if TYPE_CHECKING:
     from tracelens.analysis.findings.ranking import ReplayedGain
@@ -524,7 +524,7 @@ def _without_estimate(plan: ChangePlan, events: Bools, old: HardwareSpec, new: H
 
 def _share(plan: ChangePlan, events: Bools) -> str:
     ns = plan.subject.activity.duration
-    return f"{100 * float(ns[events].sum() / max(ns.sum(), 1)):.0f} %"
+    return shown_share(float(ns[events].sum() / max(ns.sum(), 1)))
 
 
 def estimated_us(plan: ChangePlan, columns: WorkColumns) -> EstimateTable:

@@ -199,15 +199,23 @@ def _some(values: Sequence[float | None], at: Sequence[int]) -> npt.NDArray[np.f
 _HEADS = ("family", "rows", "no prediction", "median", "of families drawn", "p90", "signed", "inside")
 
 
-def score_lines(scores: Sequence[Score]) -> list[list[str]]:
-    """Heads and a line of texts per score, shares in percent."""
-    return [[*_HEADS], *(_cells(each) for each in scores)]
+def score_lines(scores: Sequence[Score], drawn: str = "families") -> list[list[str]]:
+    """Heads and a line of texts per score, shares in percent; ``drawn``: of what groups the medians' draws are."""
+    return [[head.replace("families", drawn) for head in _HEADS], *(_cells(each) for each in scores)]
+
+
+def score_words(drawn: str) -> list[str]:
+    """What the heads say; ``drawn``: of what groups, such as families."""
+    return [
+        "error: |predicted / measured - 1|, its median and 90th percentile (p90); signed: median of predicted / measured - 1",
+        f"of {drawn} drawn: where the median lies in 9 of 10 draws of as many; inside: share within the printed interval",
+    ]
 
 
 def _cells(score: Score) -> list[str]:
     drawn = "" if score.median_low is None else f"{_percent(score.median_low)} to {_percent(score.median_high)}"
     return [
-        score.name, str(score.rows), str(score.missing), _percent(score.median), drawn, _percent(score.p90),
+        score.name, f"{score.rows:,}", f"{score.missing:,}", _percent(score.median), drawn, _percent(score.p90),
         _percent(score.signed, "+"), _percent(score.inside),
     ]  # fmt: skip
 

@@ -114,8 +114,8 @@ def best_split(
         options, fitting = _searched(model, cluster, replace(search, memory_headroom=0.0))
     if options is None:
         return None
-    names = [each.name for each in fields(ProjectOptions)]
-    unsearched = [f"--{name.replace('_', '-')}" for name in names if name in given and name not in _SEARCHED]
+    asked_for = (each for each in fields(ProjectOptions) if each.name in given and each.name not in _SEARCHED)
+    unsearched = [(each.metadata["option"].flags or (f"--{each.name.replace('_', '-')}",))[0] for each in asked_for]
     kept = {"recompute": asked.recompute} if "recompute" in given else {}
     return BestSplit(
         options={**options, **kept, "global_batch": batch}, fitting=fitting,

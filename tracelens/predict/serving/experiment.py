@@ -112,7 +112,7 @@ class Experiment(Record, frozen=True, kw_only=True):
             if median is None or spans is None:
                 continue
             most[name] = spans.most
-            half, nine = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in (spans.half, spans.most))
+            half, nine = (f"{_three(median / by)} to {_three(median * by)} ms" for by in (spans.half, spans.most))
             yield (
                 f"{name.upper()} p50 is expected within {half} in half of all cases and {nine} in 9 of 10, as "
                 f"{spans.rows:,} rows of {LEFT_OUT[spans.left_out]}{about}"
@@ -186,6 +186,10 @@ class ServingResult(Record, frozen=True, kw_only=True):
             "schema": "tracelens.serve/1", "summary": dict(self.summary), "wall_clock_s": self.outcome.wall_s,
             "notes": list(self.notes),
         }  # fmt: skip
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _shown(value: float) -> str:

@@ -237,7 +237,8 @@ def load_curve(
     curve = LoadCurve(experiment=base, points=ordered, is_assumed=is_assumed)
     shown = curve.held or ordered[0]
     notes = [
-        f"with {shown.at_once}: {note}" if note.startswith(("TPOT", "TTFT", "goodput")) else note for note in shown.result.notes
+        f"with {shown.at_once}: {note}" if note.startswith(("TPOT", "TTFT", "goodput")) else note
+        for note in shown.result.notes
     ]
     return dataclasses.replace(curve, notes=(*chosen, *notes))
 

@@ -316,9 +316,14 @@ class PowerLog(Record, frozen=True, kw_only=True, eq=False):
             raise InputError(
                 f"{self.source}: its local times fit the trace in {len(fits)} time zones: cut it to the run"
             )
-        raise InputError(
-            f"{self.source} has no sample of the time of the trace, {_moment(start_ns)} to {_moment(end_ns)}"
-        )
+        lasts = f"{(end_ns - start_ns) / NS_PER_S:.3g} s"
+        if any(self.time_ns[0] + by < start_ns and self.time_ns[-1] + by > end_ns for by in shifts):
+            every = f"{float(np.median(np.diff(self.time_ns))) / NS_PER_S:.3g} s"
+            raise InputError(
+                f"{self.source} has a sample every {every}, and none in the {lasts} of the trace: sample more often, "
+                f"with {_LOG}"
+            )
+        raise InputError(f"{self.source} has no sample of the time of the trace, {lasts} from {_moment(start_ns)} on")
 
     def clocks(self, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
         """MHz of the samples between these times; none where clocks were not sampled."""
@@ -409,11 +414,13 @@ def read_power_log(path: Path, device: int | None) -> PowerLog:
     samples, is_utc = _samples(path, need_watts=True)
     drawn = {name: {time: both for time, both in own.items() if both[0] == both[0]} for name, own in samples.items()}
     drawn = {name: own for name, own in drawn.items() if own}
-    found = drawn.get(str(device)) or (next(iter(drawn.values())) if len(drawn) == 1 else {})
+    only = next(iter(drawn)) if len(drawn) == 1 else ""
+    found = drawn.get(str(device)) or drawn.get(only) or {}
     if len(found) < 2:
         of = f"of device {device} among those of {', '.join(sorted(drawn)[:4])}" if len(drawn) > 1 else "in it"
-        raise InputError(f"{path.name}: fewer than two samples {of}: record it with {_LOG}")
-    return _log_of(path.name, found, is_utc=is_utc)
+        raise InputError(f"{path.name}: fewer than two samples with watts {of}: record it with {_LOG}")
+    is_other = device is not None and only not in ("", str(device))
+    return _log_of(f"{path.name} (its device {only})" if is_other else path.name, found, is_utc=is_utc)
 
 
 def read_device_logs(path: Path) -> dict[int, PowerLog]:
@@ -454,11 +461,14 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
                 file.seek(0)
                 return _dmon_rows(path.name, file)
             file.seek(0)
-            head, *rows = csv.reader(file, skipinitialspace=True)
+            lines = list(csv.reader(file, skipinitialspace=True))
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror}") from error
     except (ValueError, csv.Error) as error:
         raise InputError(f"{path.name} is not a CSV file with a header ({error}): record it with {_LOG}") from error
+    if not lines:
+        raise InputError(f"{path.name} is empty: record it with {_LOG}")
+    head, *rows = lines
     if len(rows) > _MOST_SAMPLES:
         raise InputError(f"{path.name} has more than {_MOST_SAMPLES:,} samples: cut it to the run")
     return [name.strip().lower() for name in head], rows
