@@ -90,7 +90,9 @@ def test_a_page_shows_scores_and_what_share_is_within_an_error(tmp_path: Path, c
     }
     assert main(["score", str(path), "-o", str(tmp_path / "page.html")]) == 0
     out = capsys.readouterr().out
-    meaning = "of families drawn: where the median lies in 9 of 10 draws of as many; inside: share within the printed interval"
+    meaning = (
+        "of families drawn: the median in 9 of 10 draws of as many; inside: share within their predicted intervals"
+    )
     assert meaning in out.splitlines()
     assert f"wrote {tmp_path / 'page.html'}" in out
     page = (tmp_path / "page.html").read_text()

@@ -207,8 +207,8 @@ def score_lines(scores: Sequence[Score], drawn: str = "families") -> list[list[s
 def score_words(drawn: str) -> list[str]:
     """What the heads say; ``drawn``: of what groups, such as families."""
     return [
-        "error: |predicted / measured - 1|, its median and 90th percentile (p90); signed: median of predicted / measured - 1",
-        f"of {drawn} drawn: where the median lies in 9 of 10 draws of as many; inside: share within the printed interval",
+        "median and 90th percentile (p90) of |predicted / measured - 1|; signed: median of predicted / measured - 1",
+        f"of {drawn} drawn: the median in 9 of 10 draws of as many; inside: share within their predicted intervals",
     ]
 
 
