@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 #: How many names an error lists, and how much less alike than the nearest another name may be to be suggested too.
-_SHOWN, _AS_NEAR = 15, 0.05
+_SHOWN, _LONGEST, _AS_NEAR = 15, 70, 0.05
 
 
 class TracelensError(Exception):
@@ -44,7 +44,8 @@ class UsageError(TracelensError):
         names = sorted(set(known))
         if near := _nearest(given, names):
             return cls(f"no {what} named {given!r}; did you mean {' or '.join(near)}?")
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        clipped = (name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..." for name in names[:_SHOWN])
+        shown = ", ".join(clipped) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         return cls(f"no {what} named {given!r}; {listed or 'known: ' + (shown or 'none')}")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tracelens.cli import main
 from tracelens.cli.parsing import with_verb
+from tracelens.errors import UsageError
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_traces" / "moe_ep8"
 GEMM = "estimate gemm --m 8 --n 8 --k 8"
@@ -90,3 +91,11 @@ def test_a_mistake_is_one_sentence_with_what_works(
 
 def test_a_trace_in_place_of_a_verb_is_no_mistake(here: None) -> None:
     assert with_verb(["t.json.gz"]) == ["report", "t.json.gz"]
+
+
+def test_names_that_an_error_lists_are_cut(tmp_path: Path) -> None:
+    """Kernels' names are hundreds of characters long."""
+    long = "void " + 300 * "x"
+    assert (
+        str(UsageError.unknown("kernel", "?", [long, "short"])) == f"no kernel named '?'; known: short, {long[:67]}..."
+    )

@@ -19,6 +19,7 @@ from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
+from tracelens.cli import main
 from tracelens.comparison.whatif import plan
 from tracelens.comparison.whatif.plan import Subject
 from tracelens.comparison.whatif.what_if import WhatIf, what_if
@@ -70,6 +71,21 @@ def test_a_lower_clock_is_slower_and_memory_does_not_follow_it() -> None:
     slower = what_if(products().trace(), gpu_clock=0.5)
     assert 300 < slower.after.step_us <= 600.001
     assert what_if(products().trace(), gpu_clock=1.0).after.step_us == pytest.approx(300)
+
+
+def test_a_limit_above_the_devices_own_is_said_to_change_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = recording(tmp_path, BACK_TO_BACK, steps=3)
+    said = {}
+    for watts in ("699", "700", "9000"):
+        assert main(["whatif", str(path), "--power-limit", watts]) == 0
+        said[watts] = capsys.readouterr().out
+        assert " this, which leaves" not in said[watts]
+    assert "changes nothing" not in said["699"]
+    assert "! a limit of 700 W changes nothing: that of h200-sxm is 700 W" in said["700"]
+    assert "! a limit of 9,000 W changes nothing" in said["9000"]
+    assert " what was asked leaves the critical path as long as it was; its largest part is " in said["9000"]
 
 
 def test_a_share_of_kernels_without_an_estimate_is_never_said_to_be_none() -> None:

@@ -214,12 +214,7 @@ def run_score(args: argparse.Namespace) -> int:
     drawn = "families" if args.family or not args.public else "sources"
     lines, words = score_lines(scores, drawn), score_words(drawn)
     if args.output is not None:
-        from tracelens.files.atomic_write import write_whole
-        from tracelens.predict.calibration.scoring import errors_by_area
-        from tracelens.report.fleet_pages import score_page
-
-        name = "tracelens" if args.public else path.name
-        write_whole(args.output, score_page(name, lines, words, errors_by_area(path)))
+        _write_scores(args, path, lines, words)
     if args.format == "json":
         found = [dataclasses.asdict(each) for each in scores]
         emit(json.dumps({"schema": "tracelens.score/1", "scores": found}, indent=2) + "\n")
@@ -229,7 +224,14 @@ def run_score(args: argparse.Namespace) -> int:
         say_lines("\n".join(f"| {' | '.join([markdown_text(cells[0]), *cells[1:]])} |" for cells in lines))
         return 0
     say_table(lines, words=(0,))
-    say_lines("\n".join(words))
-    if args.output is not None:
-        say(f"wrote {args.output}")
+    say_lines("\n".join([*words, *([f"wrote {args.output}"] if args.output else [])]))
     return 0
+
+
+def _write_scores(args: argparse.Namespace, path: Path, lines: list[list[str]], words: list[str]) -> None:
+    from tracelens.files.atomic_write import write_whole
+    from tracelens.predict.calibration.scoring import errors_by_area
+    from tracelens.report.fleet_pages import score_page
+
+    name = "tracelens" if args.public else path.name
+    write_whole(args.output, score_page(name, lines, words, errors_by_area(path)))

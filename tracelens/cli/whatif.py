@@ -87,10 +87,10 @@ def _unchanged(found: WhatIf) -> Iterator[str]:
     if not found.asked or not path or abs(after - before) >= _NONE * before:
         return
     less_us = -sum(row.change_us for row in found.rows)
-    kernels = f"kernels take {shown_ms(abs(less_us))} ms {'less' if less_us > 0 else 'more'}"
+    kernels = f"kernels take {shown_ms(abs(less_us))} ms {'less' if less_us > 0 else 'more'}, which"
     longest = max(path, key=lambda kind: path[kind])
     yield (
-        f" {kernels if less_us else 'this'}, which leaves the critical path as long as it was; its largest part is "
+        f" {kernels if less_us else 'what was asked'} leaves the critical path as long as it was; its largest part is "
         f"{longest}, {shown_ms(path[longest])} of {shown_ms(after)} ms"
     )
 

@@ -99,6 +99,9 @@ def another_limit(plan: ChangePlan, watts: float) -> None:
     """At the clock of products that draw all of it (``hardware.power.device_at``)."""
     device_of(plan)
     if plan.system is not None:
+        usual = plan.system.device.tdp_w
+        if usual is not None and watts >= usual:
+            plan.note(f"a limit of {watts:,g} W changes nothing: that of {plan.system.device.name} is {usual:,g} W")
         plan.system = plan.system.at_power(watts)
 
 
