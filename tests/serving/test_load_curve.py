@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import pytest
 
@@ -17,14 +18,20 @@ MODEL, DEVICE = "llama3.1-8b", "h100-sxm"
 SMALL = {"input_tokens": 256, "output_tokens": 32, "max_num_seqs": 16}
 
 
-def curve_of(model=MODEL, device=DEVICE, takes_tp=True, **given):
-    return load_curve(model, device, ServingConfig(**{**SMALL, **given}), takes_tp=takes_tp)
+def curve_of(model=MODEL, device=DEVICE, takes_tp=True, levels=(), **given):
+    """``levels``: of a test that looks at these loads alone."""
+    return load_curve(model, device, ServingConfig(**{**SMALL, **given}), takes_tp=takes_tp, levels=levels)
+
+
+@cache
+def plain():
+    return curve_of()
 
 
 def test_a_point_is_what_a_long_closed_loop_comes_to():
     drawn = {"output_tokens": "uniform:64:0.5"}
-    point = curve_of(**drawn, requests=800).points[-1]
-    long = serve(MODEL, DEVICE, **{**SMALL, **drawn}, concurrency=16, requests=4000).summary
+    (point,) = curve_of(**drawn, requests=800, levels=(16,)).points
+    long = serve(MODEL, DEVICE, **{**SMALL, **drawn}, concurrency=16, requests=3000).summary
     assert point.concurrency == 16
     assert point.figures["requests_per_s"] == pytest.approx(long["requests_per_s"], rel=0.03)
     assert point.figures["output_tokens_per_s_per_gpu"] == pytest.approx(long["output_tokens_per_s"], rel=0.03)
@@ -33,7 +40,8 @@ def test_a_point_is_what_a_long_closed_loop_comes_to():
 
 
 def test_where_the_slo_breaks_is_closed_in_on():
-    alone, full = (curve_of().points[at].figures["tpot_p99_ms"] for at in (0, -1))
+    points = plain().points
+    alone, full = (points[at].figures["tpot_p99_ms"] for at in (0, -1))
     curve = curve_of(slo=f"tpot={alone + 0.6 * (full - alone)}ms")
     assert curve.held is not None
     assert curve.broken is not None
@@ -44,7 +52,7 @@ def test_where_the_slo_breaks_is_closed_in_on():
 
 
 def test_an_slo_that_nothing_keeps_and_one_that_all_keep():
-    never, always = curve_of(slo="tpot=1us"), curve_of(slo="e2e=1h")
+    never, always = curve_of(slo="tpot=1us", levels=(1,)), curve_of(slo="e2e=1h", levels=(4, 16))
     assert (never.held, never.broken.concurrency) == (None, 1)
     assert (always.held.concurrency, always.broken) == (16, None)
     assert always.about()["held_concurrency"] == 16
@@ -53,7 +61,7 @@ def test_an_slo_that_nothing_keeps_and_one_that_all_keep():
 @pytest.mark.parametrize("given", [{}, {"pp": 2}, {"prefill_replicas": 1}, {"model": "qwen3-30b-a3b", "tp": 2}])
 def test_without_host_times_the_operations_are_all_of_a_step(given):
     """Each operation's time is asked of the backend apart, so they add up to the simulated steps only if none is lost."""
-    for point in curve_of(engine=engines.IDEAL, **given).points:
+    for point in curve_of(engine=engines.IDEAL, levels=(1, 16), **given).points:
         assert sum(point.shares.values()) == pytest.approx(1)
         assert set(point.shares) == set(PARTS)
         assert point.shares["host"] == pytest.approx(0, abs=0.002)
@@ -72,16 +80,16 @@ def test_without_host_times_the_operations_are_all_of_a_step(given):
     ],
 )
 def test_what_bounds_the_highest_load_follows_what_is_scarce(given, bound):
-    name, share = curve_of(**given).points[-1].bound
+    name, share = curve_of(levels=(16,), **given).points[-1].bound
     assert name == bound
     assert 0.2 < share <= 1
 
 
 def test_bounds_do_not_depend_on_how_often_requests_come_by():
     """Steps looked at in time with the requests would miss every prompt, or every decode step."""
-    point = curve_of(output_tokens=2, requests=64).points[0]
+    (point,) = curve_of(output_tokens=2, requests=64, levels=(1,)).points
     # The front end's time is no step's
-    before = curve_of().experiment.deployment.engine.request_us / 1e3
+    before = plain().experiment.deployment.engine.request_us / 1e3
     ttft, tpot = point.figures["ttft_p50_ms"] - before, point.figures["tpot_p50_ms"]
     prefill = point.shares["prefill compute"] + point.shares["prefill HBM"]
     assert 0.5 * ttft / (ttft + tpot) < prefill < ttft / (ttft + tpot) + 0.05
@@ -89,14 +97,14 @@ def test_bounds_do_not_depend_on_how_often_requests_come_by():
 
 
 def test_the_smallest_degree_that_fits_is_taken_unless_one_is_given():
-    curve = curve_of("llama3.1-70b")
+    curve = curve_of("llama3.1-70b", levels=(1,))
     assert curve.experiment.deployment.parallelism.tp == 2
     assert curve.notes[0].startswith(
         "tp 2 is the smallest tensor-parallel degree (--tp) that fits; with tp 1, llama3.1-70b"
     )
     with pytest.raises(UsageError, match="does not fit"):
         curve_of("llama3.1-70b", takes_tp=False)
-    assert curve_of().experiment.deployment.parallelism.tp == 1
+    assert plain().experiment.deployment.parallelism.tp == 1
 
 
 def test_a_load_beyond_the_cache_is_the_last():

@@ -38,16 +38,24 @@ ASKS_LABORATORY = {
 
 
 @cache
-def imports(path: Path) -> list[tuple[int, str]]:
+def every_import(path: Path) -> tuple[tuple[int, str, bool], ...]:
+    """Line, module, and whether it is run with the module that imports it; parsed once for all tests."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.append((node.lineno, node.module))
+            names = [node.module]
             if node.module == "tracelens":
-                found += [(node.lineno, f"tracelens.{alias.name}") for alias in node.names]
+                names += [f"tracelens.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
-    return found
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found += [(node.lineno, name, node.col_offset == 0) for name in names]
+    return tuple(found)
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    return [(line, module) for line, module, _ in every_import(path)]
 
 
 def upward(room: str, path: Path) -> list[str]:
@@ -128,8 +136,7 @@ def test_the_laboratory_is_asked_by_few() -> None:
             continue
         if any(module.startswith("tracelens.laboratory") for _, module in imports(path)):
             asks.add(name)
-        top = ast.parse(path.read_text(encoding="utf-8")).body
-        early |= {name for node in top if isinstance(node, ast.ImportFrom) and "laboratory" in str(node.module)}
+        early |= {name for _, module, is_early in every_import(path) if is_early and "tracelens.laboratory" in module}
     assert asks == set(ASKS_LABORATORY)
     assert not early
 

@@ -10,13 +10,23 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
 SAY = PACKAGE / "files" / "say.py"
-parsed = cache(ast.parse)
+
+
+@cache
+def calls_of(source: str) -> tuple[ast.Call, ...]:
+    """Of a module, parsed and walked once for all that is looked for in it."""
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+
+
+def called(call: ast.Call) -> str:
+    """The last part of what is called: ``error`` of ``parser.error(...)``."""
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
 def shown_past(source: str) -> list[int]:
     """Lines that print, or write to a stream of the process."""
     lines = []
-    for node in ast.walk(parsed(source)):
+    for node in calls_of(source):
         match node:
             case ast.Call(func=ast.Name(id="print")):
                 lines.append(node.lineno)
@@ -46,9 +56,7 @@ def test_a_bare_print_is_found() -> None:
 
 def shown_as_one_line(source: str) -> list[int]:
     """Lines that give ``say``, which shows one line, the text that some ``..._text`` made of several."""
-    calls = [
-        node for node in ast.walk(parsed(source)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "say"
-    ]
+    calls = [node for node in calls_of(source) if isinstance(node.func, ast.Name) and node.func.id == "say"]
     made = {
         node.lineno: ast.unparse(node.args[0].func)
         for node in calls
@@ -79,9 +87,9 @@ UNWANTED = re.compile(
 
 def errors_said(source: str) -> Iterator[tuple[int, str]]:
     """Line and text, without what is put into it, of every error that is raised or made for raising."""
-    for node in ast.walk(parsed(source)):
-        is_error = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].lower().endswith("error")
-        for text in (each for each in ast.walk(node) if is_error and isinstance(each, ast.Constant)):
+    for call in calls_of(source):
+        is_error = called(call).lower().endswith("error")
+        for text in (each for each in ast.walk(call) if isinstance(each, ast.Constant)) if is_error else ():
             if isinstance(text.value, str):
                 yield text.lineno, text.value
 
