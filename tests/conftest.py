@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ HOST_ONLY = {"cpu_only"}
 
 #: Files whose tests share nothing but a parameter: those of one parameter run in one worker.
 BY_PARAMETER = ("tests/test_every_trace.py",)
+#: Files whose tests look at pages, in one browser: they run in one worker.
+IN_BROWSER = tuple(f"tests/report/test_{name}.py" for name in ("every_page", "html_browser", "page_timeline"))
 
 #: Reports written to memory do not wait for the disk; a small one (containers) is left alone.
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 (only where pytest makes its own folder)
@@ -53,7 +57,7 @@ settings.load_profile("quick")
 gc.disable()
 
 #: Of the real traces of PyTorch's profiler, sorted by name, the quick suite takes every so many-th, and these:
-ONE_TRACE_IN = 16
+ONE_TRACE_IN = 64
 HARD_TRACES = (
     "hta/cpu_only/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",  # no device events
     "hta/trace_filter/sampled_rank-0.json.gz",  # times of 19 digits, no sizes of lists
@@ -66,8 +70,9 @@ HARD_TRACES = (
 
 
 def examples(many: int) -> int:
-    """Of a property: as many with ``-m sweep``, a quarter of them else."""
-    return many if settings.get_current_profile_name() == "sweep" else max(2, many // 4)
+    """Of a property: as many with ``-m sweep``; else a tenth of them, and of fewer than a hundred a quarter up to ten."""
+    few = max(2, min(many // 4, 10))
+    return many if settings.get_current_profile_name() == "sweep" else max(few, many // 10)
 
 
 def part(cases: Sequence[Any], one_in: int, hard: Collection[Any] = ()) -> list[Any]:
@@ -79,6 +84,45 @@ def part(cases: Sequence[Any], one_in: int, hard: Collection[Any] = ()) -> list[
         )
         for at, case in enumerate(cases)
     ]
+
+
+def row_by_row(
+    names: str | tuple[str, ...], rows: Iterable[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As ``pytest.mark.parametrize``, in one test: where rows are many and quick, most of the time of so many tests is pytest's.
+
+    Every row is tried; what fails has its row as a note.
+    """
+    rows = list(rows)
+
+    def decorated(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def whole(**fixtures: Any) -> None:
+            failed: list[BaseException] = []
+            skipped: list[BaseException] = []
+            for row in rows:
+                given = {names: row} if isinstance(names, str) else dict(zip(names, row, strict=True))
+                try:
+                    test(**fixtures, **given)
+                except pytest.skip.Exception as skip:
+                    skipped.append(skip)
+                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - raised below
+                    error.add_note(f"row {row!r}"[:1000])
+                    failed.append(error)
+            if failed:
+                raise failed[0] if len(failed) == 1 else BaseExceptionGroup(f"{len(failed)} rows", failed[:10])
+            if len(skipped) == len(rows):
+                raise skipped[0]
+
+        del whole.__wrapped__  # type: ignore[attr-defined] # pytest would ask it for its arguments
+        own = inspect.signature(test)
+        left = [
+            each for name, each in own.parameters.items() if name not in ({names} if isinstance(names, str) else names)
+        ]
+        whole.__signature__ = own.replace(parameters=left)  # type: ignore[attr-defined]
+        return whole
+
+    return decorated
 
 
 def part_of_traces(names: Sequence[str]) -> list[Any]:
@@ -187,7 +231,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             path, _, test = nodeid.partition("::")
             if path in BY_PARAMETER and "[" in test:
                 return test.partition("[")[2]
-            return path if by_file else nodeid
+            if not by_file:
+                return nodeid
+            return "browser" if path in IN_BROWSER else path
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

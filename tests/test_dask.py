@@ -95,6 +95,7 @@ def test_killing_a_dask_worker_midway_loses_nothing(cluster, paths):
     assert through_dask == report(paths, "serial")
 
 
+@pytest.mark.sweep
 def test_a_process_killed_midway_loses_nothing(paths, monkeypatch):
     killed = []
 

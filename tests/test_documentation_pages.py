@@ -16,6 +16,7 @@ from docs.generate_query import lake_page
 from docs.take_pictures import PAGES as PICTURED
 from docs.take_pictures import SHOTS, TERMINAL, WORKBOOK
 from example_traces.generate_moe_ep_step import write as write_ranks
+from tests.conftest import row_by_row
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, comparing, main, reporting
@@ -45,7 +46,7 @@ def test_the_recording_page_is_python() -> None:
         compile(example, "recording.md", "exec")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@row_by_row("page", PAGES)
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (DOCS / page).read_text(encoding="utf-8")):
         assert (DOCS / target).exists(), target
@@ -158,6 +159,7 @@ def test_what_is_not_counted_is_generated() -> None:
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
 
 
+@pytest.mark.sweep
 def test_the_tutorial_quotes_what_its_commands_print(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,17 +186,6 @@ def test_the_tutorial_quotes_what_its_commands_print(
 
 
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("command", re.findall(r"^\| .*? \| `tracelens (.*?)` \|$", README, re.MULTILINE))
-def test_each_question_of_the_readme_is_answered_by_its_command(
-    command: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(repository / "example_traces" / "moe_ep8", tmp_path / "traces")
-    for name in ("trace.json", "before.json", "after.json"):
-        shutil.copy(repository / "example_traces" / "moe_ep8" / "rank0.json.gz", tmp_path / name)
-    monkeypatch.chdir(tmp_path)
-    assert main(command.split()) == 0
 
 
 def test_the_pictures_of_the_readme_are_there() -> None:

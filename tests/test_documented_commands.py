@@ -17,6 +17,7 @@ import pytest
 
 import tracelens
 from tests.cli.test_route_command import PRODUCTION
+from tests.conftest import row_by_row
 from tests.fuzz.documents import FORMATS
 from tracelens.cli import main
 from tracelens.cli.parsing import parser_of
@@ -97,7 +98,7 @@ def test_what_is_not_run_is_shown() -> None:
     assert [start for start in NOT_RUN if not any(command.startswith(start) for command in shown)] == []
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS)
+@row_by_row("page", WITH_COMMANDS)
 def test_every_option_that_a_page_shows_is_known(page: str) -> None:
     for command in COMMANDS[page]:
         words = words_of(command)

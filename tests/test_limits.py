@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import part
 from tracelens.cli import main
 from tracelens.files import remote
 from tracelens.files.memory_limit import limited, raise_at_limit
@@ -26,7 +27,7 @@ COMMAND = [sys.executable, "-c", "import sys; from tracelens.cli import main; sy
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux counts a process's data")
-@pytest.mark.parametrize("most_gb", ["0.1", "0.11", "0.12", "0.14"])
+@pytest.mark.parametrize("most_gb", part(["0.1", "0.11", "0.12", "0.14"], 4))
 @pytest.mark.parametrize("words", ["report {} -o OUT", "query {} --ready steps", "serve --model llama3-8b --cluster h100-sxm --rate 1 --requests 3"])  # fmt: skip
 def test_too_little_memory_is_a_sentence_wherever_it_ends(most_gb: str, words: str, tmp_path: Path) -> None:
     """Also in the middle of an import, and when the process ends with a library that was loaded in part."""

@@ -53,6 +53,7 @@ def test_columns_and_tree_take_few_bytes_per_event(traces: tuple[Trace, Trace]):
     assert bytes_of(getattr(tree, name) for name in tree.__slots__ if name != "table") <= 25 * len(table)
 
 
+@pytest.mark.sweep
 def test_analysis_takes_few_bytes_per_event(traces: tuple[Trace, Trace]):
     tracelens.report(EXAMPLE)  # what is imported and cached once
     peaks = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import part
 from tracelens.cli import main
 from tracelens.files.safe_text import escaped, markdown_text, no_commands
 from tracelens.files.say import emit, say
@@ -75,7 +76,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", part(COMMANDS, 4))
 def test_no_line_of_an_answer_begins_with_what_a_name_holds(command, work, capsys) -> None:
     try:
         code = main([word.replace("FILE", FILE) for word in command.split()])

@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.conftest import part
+
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "docs" / "notebooks").glob("*.ipynb"))
 
 
@@ -21,7 +23,7 @@ def shown(source: str, names: dict[str, Any]) -> Any:
     return None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)  # type: ignore[attr-defined]  # noqa: S307
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", part(NOTEBOOKS, 3), ids=lambda path: path.stem)
 def test_a_notebook_shows_what_it_showed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import part
 from tracelens.cli import main
 from tracelens.cli.verbs import VERBS, verb
 from tracelens.files import executors
@@ -61,7 +62,7 @@ def ran(
     return code, shown.out, shown.err, {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("verb", sorted(COMMANDS))
+@pytest.mark.parametrize("verb", part(sorted(COMMANDS), len(COMMANDS)))
 def test_one_process_and_two_write_and_print_the_same_bytes(
     verb: str,
     inputs: dict[str, Path],

@@ -172,9 +172,20 @@ ANSWERS: dict[str, Callable[[str], None]] = {
 
 def test_the_table_has_a_question_for_each_answer_that_is_checked() -> None:
     assert {command.split()[0] for command in questions()} == set(ANSWERS)
+    assert len(questions()) == len(re.findall(r"^\|.*\| `tracelens ", README, re.MULTILINE))
 
 
-@pytest.mark.parametrize("command", questions(), ids=lambda command: command.split()[0])
+#: Of these the answer is simulated again, for as long as the command took.
+LONG = ("serve",)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.sweep if command.startswith(LONG) else (), id=command.split()[0])
+        for command in questions()
+    ],
+)
 def test_the_command_beside_a_question_answers_it(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

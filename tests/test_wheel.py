@@ -29,6 +29,7 @@ def wheel_of(source: Path, folder: Path) -> Path:
     return next(folder.glob("tracelens_perf-*.whl"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("compiler", "is_compiled"), [("cc", True), ("/nowhere/cc", False), ("false", False)])
 def test_c_files_are_compiled_into_the_wheel_where_a_compiler_is(
     compiler: str, is_compiled: bool, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -44,6 +45,7 @@ def test_c_files_are_compiled_into_the_wheel_where_a_compiler_is(
     assert libraries == ({path.stem for path in (repository / "tracelens").rglob("*.c")} if is_compiled else set())
 
 
+@pytest.mark.sweep
 def test_a_wheel_for_another_system_is_named_after_it(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = next(path for path in sys.path if path.endswith("site-packages") and (Path(path) / "numpy").is_dir())
     (site / "dependencies.pth").write_text(packages)
     return binaries
+
+
+def test_the_wheel_holds_each_c_file_compiled_where_a_compiler_is(wheel: Path, repository: Path) -> None:
+    names = ZipFile(wheel).namelist()
+    assert not [name for name in names if name.endswith(".c")]
+    made = {Path(name).stem for name in names if name.endswith(".shared")}
+    assert made in (set(), {path.stem for path in (repository / "tracelens").rglob("*.c")})
+    assert made or shutil.which("cc") is None
 
 
 def run(command: list[object], cwd: Path) -> subprocess.CompletedProcess[str]:

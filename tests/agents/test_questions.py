@@ -360,6 +360,7 @@ def test_of_real_recordings_it_says_how_busy_the_gpu_is_and_which_kernel_is_long
     assert len(report + asked) / CHARACTERS_PER_TOKEN < MOST_TOKENS
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_a_change_that_leaves_the_step_says_what_it_is_made_of(ask_of_real: Ask) -> None:
     """Two ranks that wait for each other for most of the step: half the time of GEMMs changes nothing."""

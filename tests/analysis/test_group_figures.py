@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.analysis import grouping
 from tracelens.analysis.grouping import ByGroup, Spread, numbered
 from tracelens.schema import SPREAD
@@ -17,7 +18,7 @@ from tracelens.schema import SPREAD
 VALUES = st.one_of(st.floats(-1e9, 1e9), st.just(math.nan))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.integers(0, 4), VALUES), min_size=1, max_size=30), st.booleans())
 def test_figures_are_those_of_pandas(rows: list[tuple[int, float]], many: bool) -> None:
     groups = sorted({group for group, _ in rows})

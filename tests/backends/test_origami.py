@@ -325,6 +325,7 @@ def test_a_projection_says_what_its_answers_were_held_against(installed):
     assert ideal == f"{fitted}; no constants of a framework: the step itself is uncalibrated"
 
 
+@pytest.mark.sweep
 def test_calibration_fits_its_slowdown_to_measured_shapes(installed, tmp_path, capsys):
     """Products that take 1.5 times the stand-in's answers at any size."""
     rows = pd.DataFrame(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import row_by_row
 from tracelens.backends import System
 from tracelens.backends.base import Chip, Priced
 from tracelens.backends.roofline_and_tile import Tile
@@ -508,9 +509,7 @@ def engine(**sums: int) -> InferenceAttention:
     return InferenceAttention(sums=AttentionSums(**sums), **shape)
 
 
-@pytest.mark.parametrize(
-    ("model", "row"),
-    [
+@row_by_row(("model", "row"), [
         (GEMM(m=8, n=8, k=8), ("gemm", "bf16")),
         (GEMM(m=8, n=8, k=8, dtype=DType.FP8_E4M3FN), ("gemm", "fp8")),
         (GEMM(m=8, n=8, k=8, dtype=DType.FP64), None),
@@ -533,8 +532,7 @@ def engine(**sums: int) -> InferenceAttention:
         (engine(g_sq=1), ("decode", "bf16")),
         (engine(c_sq=1, g_sq=1), None),
         (engine(), None),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_which_constants_price_a_call(model: PerfModel, row: tuple[str, str] | None):
     """As ``tracelens calibrate`` asks, which fits them to measured calls."""
     claim = pricer_of(type(model))

@@ -78,6 +78,7 @@ def test_fewer_than_three_shape_groups_are_not_fitted():
     assert found.warnings == ("1 shape groups determine no constant: not fitted",)
 
 
+@pytest.mark.sweep
 def test_times_faster_than_the_data_sheet_do_not_make_an_efficiency_above_one():
     table = products([4096, 8192, 16384], [4096])
     (measured,) = table_measured(table.assign(latency_ms=table["latency_ms"] / 4), H100, "gemm.csv")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
+from tests.conftest import part
 from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.cli import main
 from tracelens.errors import InputError
@@ -64,7 +65,7 @@ def test_damaged_constants_are_named(tmp_path, row, fault):
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", sorted(kernel_tables()))
+@pytest.mark.parametrize("name", part(sorted(kernel_tables()), 4))
 def test_every_measured_table_is_taken_as_it_stands(name, shared_data):
     """A few shape groups of one kernel on one device, by the file's name."""
     pytest.importorskip("pyarrow")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
+from tests.conftest import part
 from tracelens.backends.chain import OPTIONAL
 from tracelens.cli import main
 from tracelens.errors import UsageError
@@ -153,12 +154,15 @@ def test_a_missing_column_is_named():
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("what", "file", "most"),
-    [
-        ("gemm", "gemm", 10),
-        ("context-attention", "context_attention", 10),
-        ("generation-attention", "generation_attention", 10),
-        ("moe", "moe", 13),
-    ],
+    part(
+        [
+            ("gemm", "gemm", 10),
+            ("context-attention", "context_attention", 10),
+            ("generation-attention", "generation_attention", 10),
+            ("moe", "moe", 13),
+        ],
+        4,
+    ),
 )
 def test_measured_tables_are_met(shared_traces, what, file, most):
     pytest.importorskip("pyarrow")

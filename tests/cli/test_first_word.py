@@ -36,6 +36,7 @@ def test_options_of_report_follow_the_trace(here: Path) -> None:
     assert list(Path("out/csv").glob("*.csv"))
 
 
+@pytest.mark.sweep
 def test_a_folder_of_ranks_is_the_report_of_the_job(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(EXAMPLE, "job")
     assert main(["job"]) == 0
@@ -66,7 +67,7 @@ def test_a_lake_shows_its_queries(here: Path, capsys: pytest.CaptureFixture[str]
     pytest.importorskip("duckdb", reason="the query extra is not installed")
     Path("one").mkdir()
     shutil.copy("trace.json.gz", "one")
-    assert main(["ingest", "one", "--to", "lake"]) == 0
+    assert main(["ingest", "one", "--to", "lake", "--executor", "serial"]) == 0
     capsys.readouterr()
     assert main(["lake"]) == 0
     shown = capsys.readouterr().out

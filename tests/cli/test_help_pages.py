@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.cli import main
 from tracelens.cli.parsing import COMMON, EVERY, Parser, parser_of
 from tracelens.cli.verbs import GROUPS, VERBS
@@ -44,7 +45,7 @@ def listed(page: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("command", PAGES)
+@row_by_row("command", PAGES)
 def test_help_fits_on_a_screen_and_names_the_whole_page(command: str) -> None:
     page = PAGES[command].format_help()
     assert len(page.splitlines()) <= 45
@@ -52,7 +53,7 @@ def test_help_fits_on_a_screen_and_names_the_whole_page(command: str) -> None:
     assert len(re.findall(r"^  -", page, re.MULTILINE)) <= 12
 
 
-@pytest.mark.parametrize("command", PAGES)
+@row_by_row("command", PAGES)
 def test_the_whole_page_has_every_option(command: str) -> None:
     parser = PAGES[command]
     wanted = {name for action in parser._actions if flags(action) for name in action.option_strings if name[:2] == "--"}
@@ -80,7 +81,7 @@ def test_what_is_common_is_known() -> None:
         assert [name for name in common.options.split() if name not in known] == [], command
 
 
-@pytest.mark.parametrize("example", sorted({text for common in COMMON.values() for text in common.examples}))
+@row_by_row("example", sorted({text for common in COMMON.values() for text in common.examples}))
 def test_examples_of_help_are_commands(example: str) -> None:
     words = shlex.split(example.removeprefix("source <(").removesuffix(")"))[1:]
     words = [*words, "list"] if words in (["models"], ["devices"], ["extensions"]) else words

@@ -79,20 +79,23 @@ def test_a_straggler_stands_in_a_stage_that_exists(capsys: pytest.CaptureFixture
     assert "straggler factor must be >= 1" in refused(capsys, "--straggler", "0:0.5")
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus"), [("llama3.1-8b", 16), pytest.param("llama3.1-70b", 64, marks=pytest.mark.sweep)]
+)
 def test_without_a_degree_the_fastest_split_that_fits_is_taken_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, gpus: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The split of `tracelens search`, and the very step that the command it prints asks for."""
-    ask = ["--model", "llama3.1-70b", "--cluster", "dgx-h100", "--gpus", "64"]
+    ask = ["--model", model, "--cluster", "dgx-h100", "--gpus", str(gpus)]
     assert main(["project", *ask]) == 0
     out = capsys.readouterr().out
     first, *step, command = out.splitlines()
     assert first.startswith("No degree was given, so tracelens took the fastest of ")
-    assert "The global batch is 512 sequences, 8 per GPU (--global-batch)" in first
+    assert f"The global batch is {8 * gpus} sequences, 8 per GPU (--global-batch)" in first
     words = shlex.split(command.removeprefix("the same step: "))
     assert main(words[1:]) == 0
     assert capsys.readouterr().out.splitlines() == step
-    assert main(["search", *ask, "--global-batch", "512", "--sequence", "4096"]) == 0
+    assert main(["search", *ask, "--global-batch", str(8 * gpus), "--sequence", "4096"]) == 0
     found = capsys.readouterr().out
     count = re.search(r"took the fastest of ([\d,]+) splits that fit", first)
     assert count is not None
@@ -134,6 +137,7 @@ def test_micro_batch_and_recomputation_are_kept(tmp_path: Path, capsys: pytest.C
     assert "No degree was given, so tracelens took the fastest of" in page.read_text()
 
 
+@pytest.mark.sweep
 def test_where_no_split_fits_the_step_without_one_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["project", "--model", "llama3.1-70b", "--cluster", "dgx-h100", "--gpus", "8"]) == 3
     first, second, *_ = capsys.readouterr().out.splitlines()

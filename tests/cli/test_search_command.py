@@ -31,6 +31,7 @@ def test_nothing_that_fits_is_exit_3_and_says_so(capsys: pytest.CaptureFixture[s
     assert "no feasible configuration on 4, 8 devices" in capsys.readouterr().out
 
 
+@pytest.mark.sweep
 def test_too_few_devices_are_told_how_many_hold_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     """405.9 G parameters of 2 bytes, 4 of gradient and 12 of optimizer are 7,305 GB: 86 devices of 85.0 GB."""
     model = ["search", "--model", "llama3.1-405b", "--cluster", "dgx-h100", "--global-batch", "64"]

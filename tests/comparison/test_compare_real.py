@@ -88,7 +88,7 @@ def compared(names: tuple[str, str]) -> Comparison:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("names", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("names", part([(pair,) for pair in PAIRS.values()], 3), ids=PAIRS)
 def test_the_parts_add_up_to_the_change_exactly(names: tuple[str, str], shared_traces: Path) -> None:
     found = compared(names)
     assert sum(row.change_ms for row in found.rows) == found.change_ms
@@ -115,11 +115,12 @@ def test_the_other_way_round_is_the_mirror_image(names: tuple[str, str], shared_
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", part(list(PAIRS), 3))
 def test_kernel_time_is_matched(name: str, shared_traces: Path) -> None:
     assert min(compared(PAIRS[name]).matched_share) >= 0.95
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_the_page_has_the_five_largest_changes_of_each_pair_and_says_nothing_else(shared_traces: Path) -> None:
     page = Path(__file__).with_name("checked_by_hand.md").read_text(encoding="utf-8")

@@ -100,6 +100,7 @@ def test_killed_and_resumed_is_byte_for_byte_the_same(kills, folder, lake, tmp_p
     assert content(to) == content(lake)
 
 
+@pytest.mark.sweep
 def test_what_is_said_after_a_kill_is_true(folder, tmp_path):
     """SIGTERM after two parts: they are counted and kept; before the first one nothing is, as the sentence says."""
     for attempt in range(5):  # on a busy machine it may be done before the signal comes
@@ -155,6 +156,7 @@ def found_in(folder: Path, name: str) -> pd.DataFrame:
     return ask(lake, ready_queries("tracelens.report.lake")[name].statement)
 
 
+@pytest.mark.sweep
 def test_a_drift_of_2_percent_a_revision_is_found_on_every_axis_but_the_calendar(tmp_path):
     """All copies have one clock's time, as slim copies of one recording have: their names say the order."""
     folder = drifting(tmp_path / "copies", 2)
@@ -233,7 +235,17 @@ def test_a_change_of_level_is_dated_and_revisions_stand_in_the_order_of_their_cl
 
 @pytest.mark.parametrize(
     ("base_ns", "date"),
-    [(0, None), (50 * DAY_NS, None), (13_000 * DAY_NS, None), (20_000 * DAY_NS, "2024-10-04"), (-5, None), ("x", None)],
+    part(
+        [
+            (0, None),
+            (50 * DAY_NS, None),
+            (13_000 * DAY_NS, None),
+            (20_000 * DAY_NS, "2024-10-04"),
+            (-5, None),
+            ("x", None),
+        ],
+        4,
+    ),
 )
 def test_a_clock_that_counts_from_the_machines_start_gives_no_date(base_ns, date, tmp_path):
     small_traces.write(tmp_path / "some" / "t.json", steps=1, about={"baseTimeNanoseconds": base_ns})
@@ -405,6 +417,7 @@ def test_the_dashboard_shows_what_the_queries_answer(folder, lake, tmp_path, cap
     assert (to / "dashboard.html").read_bytes() == first
 
 
+@pytest.mark.sweep
 def test_merged_tables_answer_as_their_parts_do(lake, tmp_path, monkeypatch):
     """Every row in the same place; made anew when parts came, left alone otherwise, not made of large tables."""
     parts = tmp_path / "parts"

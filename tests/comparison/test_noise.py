@@ -52,7 +52,7 @@ def draw(random: np.random.Generator, steps: Floats) -> Floats:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("one_in", [2, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("one_in", [4, pytest.param(1, marks=pytest.mark.sweep)])
 def test_repeated_runs_of_the_same_thing_seldom_fail_a_gate(one_in: int, shared_traces: Path) -> None:
     random, alarms = np.random.default_rng(0), []
     for name in STEPPED[::one_in]:
@@ -63,7 +63,7 @@ def test_repeated_runs_of_the_same_thing_seldom_fail_a_gate(one_in: int, shared_
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("one_in", [2, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("one_in", [4, pytest.param(1, marks=pytest.mark.sweep)])
 def test_products_that_are_five_percent_slower_fail_a_gate_of_three(one_in: int, shared_traces: Path) -> None:
     random, found = np.random.default_rng(0), []
     for name in STEPPED[::one_in]:
@@ -109,6 +109,7 @@ def single_steps(name: str) -> list[Side]:
     return [Side(name=str(number), parts=((one,),)) for number, one in zip(OF_CHANCE[name], ones, strict=True)]
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize("name", part(list(OF_CHANCE), 2))
 def test_single_steps_of_one_recording_are_not_said_to_differ(name: str, shared_traces: Path) -> None:

@@ -250,6 +250,7 @@ def noisy(random: np.random.Generator, slower: float = 1.0) -> Side:
     return side(*([each for n, own in enumerate(step) for each in op(f"op{n}", ("k", int(own)))] for step in ns))
 
 
+@pytest.mark.sweep
 def test_two_recordings_of_the_same_thing_are_not_said_to_differ() -> None:
     """Of 20 pairs one may be; twelve ops put together as slower and as faster ones would be in a third."""
     random = np.random.default_rng(0)

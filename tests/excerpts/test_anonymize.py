@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import tracelens
 from tests.analysis.conftest import Builder
-from tests.conftest import REPOSITORY, TRACES, RealTrace, device_traces, part, recorded_files
+from tests.conftest import REPOSITORY, TRACES, RealTrace, device_traces, part, recorded_files, row_by_row
 from tests.trace.formats.test_xplane import tpu_of_ops
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
@@ -217,7 +217,7 @@ LEAKED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "name"), LEAKED)
+@row_by_row(("kind", "name"), LEAKED)
 def test_what_survived_does_not(kind: Kind, name: str) -> None:
     made = Names([name]).name(name, kind)
     assert S.lower() not in made.lower()
@@ -275,11 +275,13 @@ def constants() -> set[str]:
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-def test_a_kernel_keeps_its_category_and_its_precision() -> None:
+@pytest.mark.parametrize("one_in", [8, pytest.param(1, marks=pytest.mark.sweep)])
+def test_a_kernel_keeps_its_category_and_its_precision(one_in: int) -> None:
     """All that tests call a kernel and a pattern knows."""
     kernels = [text for text in sorted(constants()) if re.fullmatch(r"(?:void )?[\w:]{6,}[\w:<>(), *&=]{0,400}", text)]
     kernels = [name for name, pattern in zip(kernels, classify(kernels, kernel_patterns()), strict=True) if pattern]
     assert len(kernels) > 500
+    kernels = kernels[::one_in]
     names = Names()
     made = [names.name(name, Kind.KERNEL) for name in kernels]
     patterns = zip(kernels, made, classify(kernels, kernel_patterns()), classify(made, kernel_patterns()), strict=True)

@@ -79,6 +79,7 @@ def test_an_op_without_shapes_is_left_out_with_the_reason() -> None:
         op_scripts(built.trace(), op="aten::mn")
 
 
+@pytest.mark.sweep
 @given(durations=st.lists(st.integers(1, 1000), min_size=1, max_size=20))
 @settings(max_examples=examples(40))
 def test_a_script_has_the_fewest_calls_that_make_up_95_percent(durations: list[int]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens import perf_models
 from tracelens.errors import SignatureError
 from tracelens.extensions import bundled_extensions, load_extension, overlay
@@ -604,7 +605,7 @@ def read(name: str, made: Call) -> PerfModel:
     return model
 
 
-@pytest.mark.parametrize(("name", "made"), [pytest.param(n, made, id=n) for made in CALLS for n in made.names])
+@row_by_row(("name", "made"), [(n, made) for made in CALLS for n in made.names])
 def test_a_recorded_call_costs_what_its_dimensions_say(name: str, made: Call):
     model = read(name, made)
     assert type(model).__name__ == made.model
@@ -614,7 +615,7 @@ def test_a_recorded_call_costs_what_its_dimensions_say(name: str, made: Call):
     assert model.parameters()
 
 
-@pytest.mark.parametrize("made", CALLS, ids=lambda made: made.names[0])
+@row_by_row("made", CALLS)
 def test_an_unknown_type_gives_no_bytes_and_never_a_default_width(made: Call):
     unknown = Call(
         made.names, tuple(Slot(s.shape, "Foo" if s.shape else s.dtype, s.scalar) for s in made.slots), made.model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.extensions import bundled_extensions, detect_bundled, overlay
 from tracelens.perf_models import AttentionSums, InferenceStep
 from tracelens.registry import Registry
@@ -17,9 +18,7 @@ def read(annotation: str) -> InferenceStep | None:
     return claim.target(annotation)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "step"),
-    [
+@row_by_row(("annotation", "step"), [
         (
             "execute_14721_context_2(sq14721sk14721sqsq108745533sqsk108745533)_generation_0(sq0sk0sqsq0sqsk0)",
             InferenceStep(
@@ -150,8 +149,7 @@ def read(annotation: str) -> InferenceStep | None:
             ),
         ),
         ("decode[", None),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_an_annotation_gives_requests_tokens_and_the_sums_where_it_has_them(
     annotation: str, step: InferenceStep | None
 ):

@@ -57,9 +57,8 @@ class Target:
     def seeds(self) -> list[bytes]:
         """A sound input of every format, as a document and as bytes."""
         found = []
-        for name, (document, written, _, _) in self._documents.FORMATS.items():
-            if isinstance(document, str):
-                document = json.loads((self._around["LAKE"].parent / document).read_text())
+        for name, (_, written, _, _) in self._documents.FORMATS.items():
+            document = self._documents.sound(name, self._around["LAKE"].parent)
             found.append(_written(name, "document", json.dumps(document).encode()))
             if name != "extension":
                 found.append(_written(name, "bytes", written(document)))

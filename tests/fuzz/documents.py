@@ -14,6 +14,7 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -209,6 +210,15 @@ def as_protobuf(document: Any) -> bytes:
     return out
 
 
+def sound(name: str, folder: Path) -> Any:
+    """The document of a format; of those that a command writes, what stands in ``folder``."""
+    document = FORMATS[name][0]
+    if isinstance(document, str):
+        return json.loads((folder / document).read_text())
+    return document() if callable(document) else document
+
+
+@cache
 def of_protobuf(make: Callable[[Path], Path], most: int) -> list[Any]:
     """What ``make`` writes, of each message the first fields of a number; what reads as a text is one."""
     with tempfile.TemporaryDirectory() as folder:
@@ -381,8 +391,8 @@ FORMATS: dict[str, tuple[Any, Write, str, list[str]]] = {
     "rocprofv3": (of_json(rocprofv3), as_json, "t.json", ["report", "FILE", "--cpu", *TO]),
     "rocprof": (ROCPROF, as_json, "t.json", ["report", "FILE", "--cpu", *TO]),
     "rocprofv3's CSV": (KERNELS, as_csv, "12_kernel_trace.csv", ["report", "FILE", "--cpu", *TO]),
-    "perfetto": (of_protobuf(packets, 60), as_protobuf, "t.pftrace", ["report", "FILE", "--cpu", *TO]),
-    "xplane": (of_protobuf(xplane, 12), as_protobuf, "t.xplane.pb", ["report", "FILE", "--cpu", *TO]),
+    "perfetto": (partial(of_protobuf, packets, 60), as_protobuf, "t.pftrace", ["report", "FILE", "--cpu", *TO]),
+    "xplane": (partial(of_protobuf, xplane, 12), as_protobuf, "t.xplane.pb", ["report", "FILE", "--cpu", *TO]),
     "collective times": (table(6, size=1048576, op="allreduce", **{"time-o": 90.5}, num_nodes=2, gpus_per_node=4), as_csv, "nccl.csv", ["calibrate", "FILE", "--cluster", "perlmutter", *TO_TOML]),
     "results of the published code": (PUBLISHED, as_npy, "p.npy", ["search", "--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "8", "--executor", "serial", "--compare", "FILE"]),
     "published system": (PUBLISHED_SYSTEM, as_json, "config-A100.json", ["search", "--model", "gpt3", "--gpus", "64", "--global-batch", "256", "--rules", "paper", "--strategy", "1d", "--executor", "serial", "--cluster", "FILE"]),

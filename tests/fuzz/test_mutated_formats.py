@@ -24,7 +24,7 @@ from tracelens.trace.reading import formats
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.tree import OpTree
 
-FAST, ALL, BATCH = 30, 1000, 100
+FAST, ALL, BATCH = 10, 1000, 100
 #: One in this many goes through the whole command.
 REPORTED = 250
 TOKENS = (b"\x00", b"\xff" * 12, b"\x80" * 40, b"9" * 40, b'"', b"[" * 2000, b"null", b"-1", b"\x0a\x7f", b"'; DROP TABLE x; --", b"=1+1")  # fmt: skip

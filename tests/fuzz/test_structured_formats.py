@@ -7,7 +7,6 @@ is read), 105,000 where ``TRACELENS_FUZZ_CASES`` is 1600.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from random import Random
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.commands import REQUESTS, VERBS, answers, command_on, sound_files, survives
-from tests.fuzz.documents import FORMATS, ODD, changed
+from tests.fuzz.documents import FORMATS, ODD, changed, sound
 from tracelens.cli.agents.tools import listed
 from tracelens.cli.verbs import VERBS as KNOWN
 
@@ -66,9 +65,8 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def check(name: str, number: int | None, around: dict[str, Path], folder: Path) -> None:
-    document, written, _, command = FORMATS[name]
-    if isinstance(document, str):
-        document = json.loads((around["LAKE"].parent / document).read_text())
+    _, written, _, command = FORMATS[name]
+    document = sound(name, around["LAKE"].parent)
     if number is not None:
         document = changed(document, Random(f"{name} {number}"))
     try:

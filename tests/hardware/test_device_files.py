@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.errors import UsageError
 from tracelens.files.documents import normalized
 from tracelens.hardware import HardwareSpec
@@ -66,7 +67,7 @@ def test_there_is_a_file_for_every_device():
     assert set(HardwareSpec.names()) == EXPECTED_NAMES
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED_NAMES))
+@row_by_row("name", sorted(EXPECTED_NAMES))
 def test_every_figure_has_a_source_and_is_above_zero(name):
     figures = HardwareSpec.load(name).figures()
     assert figures
@@ -74,7 +75,7 @@ def test_every_figure_has_a_source_and_is_above_zero(name):
     assert [f.key for f in figures if not f.value > 0] == []
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED_NAMES))
+@row_by_row("name", sorted(EXPECTED_NAMES))
 def test_achievable_is_at_most_peak(name):
     spec = HardwareSpec.load(name)
     rates = [*spec.matrix.values(), *spec.vector.values()]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import recorded_traces
+from tests.conftest import recorded_traces, row_by_row
 from tracelens.hardware import HardwareSpec, contradiction, recognize, spec
 from tracelens.types.signature import DeviceProperties
 
@@ -82,7 +82,7 @@ DESCRIBED = [
 ]
 
 
-@pytest.mark.parametrize(("recorded", "name"), RECORDED + DESCRIBED)
+@row_by_row(("recorded", "name"), RECORDED + DESCRIBED)
 def test_a_device_is_recognized_by_what_its_trace_records(recorded, name):
     found = recognize(properties(*recorded))
     assert found.device is not None, found.note

@@ -201,6 +201,7 @@ def test_rows_and_columns_that_metrics_cannot_tell_apart_are_refused(columns: di
         list(frame_metrics(pd.DataFrame(columns), "query", set()))
 
 
+@pytest.mark.sweep
 def test_a_lake_is_exported_by_the_ending(repository: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("duckdb")

@@ -113,7 +113,7 @@ def test_even_traffic_gives_the_closed_form_of_case_2():
     ranks=st.integers(2, 9), links=st.integers(1, 3), packets=st.integers(1, 6), size=st.integers(1, 30),
     turn=st.integers(1, 7), times=st.integers(1, 9),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_closed_form_holds_wherever_it_says_so(ranks, links, packets, size, turn, times):
     rules = MeshRules(
         links=links,
@@ -188,7 +188,7 @@ def test_all_bytes_arrive_and_never_faster_than_the_busiest_link(rows, links, ni
     overlap=st.sampled_from([1.0, 1.5, 9.0]),
     per_node=st.sampled_from([None, 1, 2]),
 )
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=examples(35), deadline=None)
 def test_it_is_what_playing_every_packet_gives(rows, links, nic, turn, packet, overlap, per_node):
     nodes = {} if per_node is None or len(rows) % per_node else {"ranks_per_node": per_node, "inter_bytes_per_ms": 50}
     rules = MeshRules(

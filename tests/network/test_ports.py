@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.predict.network import ports
 from tracelens.predict.network.ports import Exchange, Ports, bottleneck, simulate_ports
@@ -109,7 +110,7 @@ def test_the_rank_that_faces_the_source_needs_no_forwarding():
 
 
 @given(seed=st.integers(0, 500), packet=st.sampled_from([100.0, 700.0, 5000.0]), turn=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_no_exchange_is_faster_than_its_busiest_port(seed, packet, turn):
     copies = copies_of(seed)
     ports = replace(PORTS, packet_bytes=packet, packets_per_turn=turn)
@@ -129,7 +130,7 @@ def test_no_exchange_is_faster_than_its_busiest_port(seed, packet, turn):
     packet_us=st.sampled_from([0.0, 0.5]),
     overlap=st.sampled_from([1.0, 2.0]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_it_is_what_sending_packet_by_packet_gives(seed, tokens, packet, turn, per_card, packet_us, overlap):
     # rates, sizes and delays whose times are exact in binary, so that packets meet as they do on paper
     ports = Ports(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.predict.network.ports import Exchange
 from tracelens.predict.network.traffic import Copies, Payload, Traffic, imbalance
@@ -28,7 +29,7 @@ def counted(chosen, place, ranks, size, sources):
 
 
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_copies_are_what_a_token_by_token_count_gives(data):
     size, nodes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     ranks = size * nodes

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
+from tests.conftest import row_by_row
 from tracelens.perf_models.kernels import ComputeType, is_open, precisions
 from tracelens.types.dtypes import DType
 
 
-@pytest.mark.parametrize(
-    ("kernel", "recorded", "label"),
-    [
+@row_by_row(("kernel", "recorded", "label"), [
         ("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4", DType.FP32, "tf32"),
         ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_64x64_16x6_tn_align4>(Params)", DType.FP32, "tf32"),
         ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x64x16_stage4_warpsize2x2x1", DType.FP32, "tf32"),
@@ -44,8 +41,7 @@ from tracelens.types.dtypes import DType
         ("ampere_igemm_int8_128x128_ldg4_relu_i8816_nn", None, "int8"),
         ("void cublas::ozaki_gemm_i8_slices", DType.FP64, "fp64_emulated"),
         ("sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize128x64x16", DType.FP64, None),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_names_say_what_products_run_in(kernel: str, recorded: DType | None, label: str | None) -> None:
     (found,) = precisions([kernel], recorded)
     assert (None if found is None else found.label) == label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import row_by_row
 from tests.test_linear import grows_linearly
 from tracelens.errors import UsageError
 from tracelens.perf_models import KernelPattern, classify, kernel_patterns
@@ -78,7 +79,7 @@ def test_rocm_copies_that_are_kernels_are_copies():
     assert found.memcpy
 
 
-@pytest.mark.parametrize(
+@row_by_row(
     ("name", "category"),
     [
         ("void deep_gemm::transpose_fp32<512u>(float const*, float*)", "memory"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import examples
+from tests.conftest import examples, row_by_row
 from tests.perf_models.families import FAMILIES, Make
 from tracelens.perf_models import Collective, EPComm, PerfModel
 from tracelens.types.dtypes import DType
@@ -55,13 +55,13 @@ def test_bytes_grow_with_the_batch_and_with_the_width(make: Make, fixed: int, b:
     assert make(b, DType.FP32).hbm_bytes() > nbytes  # type: ignore[operator]
 
 
-@every_family
+@row_by_row(("make", "fixed"), FAMILIES.values())
 def test_an_unknown_dtype_gives_no_bytes_and_keeps_the_flops(make: Make, fixed: int):
     assert make(3, DType.parse("Foo")).hbm_bytes() is None
     assert make(3, DType.parse("Foo")).flops() == make(3, DType.BF16).flops()
 
 
-@every_family
+@row_by_row(("make", "fixed"), FAMILIES.values())
 def test_what_does_not_communicate_has_no_wire_bytes(make: Make, fixed: int):
     assert make(3, DType.BF16).wire_bytes() == 0
 

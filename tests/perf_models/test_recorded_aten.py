@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.perf_models import Elementwise, bindings, inverses
 from tracelens.types.dtypes import DType
 from tracelens.types.signature import OpSignature, freeze
@@ -28,7 +29,7 @@ def recorded(name: str) -> OpSignature:
     return OpSignature(name=name, shapes=freeze(dims), dtypes=tuple(types), strides=freeze(strides), scalars=texts)
 
 
-@pytest.mark.parametrize("name", sorted(set(TABLE) - UNDETERMINED))
+@row_by_row("name", sorted(set(TABLE) - UNDETERMINED))
 def test_a_recorded_call_has_flops_or_bytes(name: str):
     model = bindings()[name].target(recorded(name))
     assert model is not None
@@ -36,7 +37,7 @@ def test_a_recorded_call_has_flops_or_bytes(name: str):
     assert model.parameters()
 
 
-@pytest.mark.parametrize("name", sorted(set(TABLE) - UNDETERMINED))
+@row_by_row("name", sorted(set(TABLE) - UNDETERMINED))
 def test_bytes_are_unknown_only_where_the_types_of_a_list_are(name: str):
     """PyTorch records ``TensorList`` as the type of a list, whatever its elements are."""
     lists = any(kind in ("TensorList", "GenericList") for kind in TABLE[name][1])
@@ -93,7 +94,7 @@ ELEMENTWISE = [
 ]
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@row_by_row("name", ELEMENTWISE)
 def test_an_elementwise_op_reads_its_tensors_once_and_writes_one_of_their_broadcast_shape(name: str):
     short, found = name.removeprefix("aten::"), tensors(name)
     _, distinct, width = found[0]
@@ -228,7 +229,7 @@ WORKED: dict[str, tuple[float, float]] = {
 }
 
 
-@pytest.mark.parametrize("name", WORKED)
+@row_by_row("name", WORKED)
 def test_worked_examples_on_recorded_arguments(name: str):
     model = bindings()[f"aten::{name}"].target(recorded(f"aten::{name}"))
     assert (model.flops(), model.hbm_bytes()) == WORKED[name]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.perf_models import KernelPattern, classify, kernel_patterns
 from tracelens.perf_models.kernels import required_words
@@ -29,7 +30,7 @@ def test_words(regex: str, words: tuple[str, ...]) -> None:
     assert required_words(regex) == words
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_what_a_pattern_finds_holds_one_of_its_words(data: st.DataObject) -> None:
     pattern = data.draw(st.sampled_from([p for p in kernel_patterns() if "(?>" not in p.regex and "*+" not in p.regex]))

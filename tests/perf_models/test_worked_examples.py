@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import row_by_row
 from tests.perf_models.families import FAMILIES
 from tracelens.perf_models import (
     SDPA,
@@ -150,7 +151,7 @@ def test_every_family_has_a_worked_example():
     assert set(WORK) == set(FAMILIES)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@row_by_row("family", FAMILIES)
 def test_work_is_what_counting_by_hand_gives(family: str):
     model = FAMILIES[family][0](3, DType.BF16)
     assert (model.flops(), model.hbm_bytes()) == WORK[family]

@@ -293,7 +293,7 @@ def stretched(busy_us: float, transfer_us: float) -> float:
         ("gpt3-175b", "dgx-b200", "2d", 64, 16, 400),
         ("mixtral-8x7b", "dgx-h100", "1d", 32, 32, 400),
         ("deepseek-v2-lite", "dgx-h100", "1d", 16, 32, 150),
-    ], 2),
+    ], 3),
 )  # fmt: skip
 def test_arrays_agree_with_a_plain_loop(
     name: str, cluster: str, strategy: Strategy, gpus: int, batch: int, count: int, one_in: int

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.backends.base import System, system_of
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
@@ -156,7 +157,7 @@ def test_slower_memory_leaves_a_die_s_caches_as_they_are() -> None:
     assert rates == {precision: slowdown(precision, h100) for precision in ("bf16", "fp8")}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     hidden=st.sampled_from([2048, 4096, 8192]), ffn=st.sampled_from([5632, 14336, 28672]), layers=st.integers(2, 6),
     sequence=st.sampled_from([1024, 4096, 32768]), batch=st.sampled_from([1, 4]), tp=st.sampled_from([1, 2, 8]),

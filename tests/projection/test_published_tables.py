@@ -163,6 +163,7 @@ def test_mlperf_s_fine_tuning_recomputes_on_the_smallest_device(device: str, lay
     assert own.projection.parallel.recompute == "none"
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_measured_steps_are_projected_and_fit(shared_data: Path) -> None:
     """Nineteen of twenty whose configuration is certain; none is called too large for its device by more than 3 %."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from tests.conftest import row_by_row
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Row of the review -> (what it asks for, outcome, what holds it).
@@ -175,7 +175,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", ROWS)
+@row_by_row("row", ROWS)
 def test_what_became_of_each_row_is_held_by_tests_that_exist(row: str) -> None:
     _, outcome, held = ROWS[row]
     assert outcome == "done" or outcome.endswith(".")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.backends.base import system_of
 from tracelens.errors import UsageError
 from tracelens.files.data_table import number
@@ -119,7 +120,7 @@ CELLS = {
 }  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.fixed_dictionaries({name: st.sampled_from(cells) for name, cells in CELLS.items()}))
 def test_any_row_is_projected_or_says_the_one_thing_that_is_missing(row: dict[str, str]) -> None:
     point = project_row(row)

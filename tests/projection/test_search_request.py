@@ -75,6 +75,7 @@ def test_the_winner_is_the_step_that_project_projects_with_the_same_constants(fr
     assert found.expected == projected.expected
 
 
+@pytest.mark.sweep
 def test_a_split_is_one_candidate_whatever_the_strategy_that_comes_to_it() -> None:
     found = answer(replace(SMALL, strategies=("1d", "2d", "2d-seqp"), top=20)).table
     assert found.loc[found["strategy"] == "2d-seqp", "tp2"].min() > 1
@@ -145,7 +146,7 @@ def test_the_cheapest_uses_fewer_devices_than_the_fastest(small: Answer) -> None
         replace(SMALL, price_per_gpu_hour=-2.0)
 
 
-@pytest.mark.parametrize("model", ["gpt-oss-20b", "gemma2-2b", "nemotron-h-8b", "olmoe-1b-7b"])
+@pytest.mark.parametrize("model", part(["gpt-oss-20b", "gemma2-2b", "nemotron-h-8b", "olmoe-1b-7b"], 4))
 def test_what_is_fitted_to_one_kind_of_model_counts_in_search_as_in_project(model: str) -> None:
     """Experts with a bias, whose products take twice as long, sliding attention, scans: the best of each re-checked."""
     found = answer(Request(model=model, cluster="dgx-h200", gpus=(16,), global_batch=64, strategies=("1d",), top=1))
@@ -165,7 +166,7 @@ def test_energy_is_power_times_time_where_only_the_limit_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "fixed", [{}, {"zero": 3}, {"pp": 4, "zero": 1}, {"pp": 1, "zero": 2}, {"recompute": "full"}], ids=str
+    "fixed", part([{}, {"zero": 3}, {"pp": 4, "zero": 1}, {"pp": 1, "zero": 2}, {"recompute": "full"}], 4), ids=str
 )
 def test_joules_of_a_search_are_those_of_the_event_graph(fixed: dict[str, Any]) -> None:
     """The closed form of a pipeline is off in time by up to 1 %, and idle devices draw as long."""

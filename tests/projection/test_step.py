@@ -190,6 +190,7 @@ def test_every_lever_of_a_step_that_does_not_fit_makes_it_fit(hopper: System) ->
     assert "micro-batch 4" not in by_name
 
 
+@pytest.mark.sweep
 def test_changes_are_tried_together_where_one_is_not_enough(hopper: System) -> None:
     """70B with 16 bytes a parameter is 1.1 TB: on 32 devices of 80 GB it needs shards and recomputation, or fewer
     replicas; eight devices of 80 GB hold it in no way.

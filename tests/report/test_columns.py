@@ -11,6 +11,7 @@ import pytest
 
 import tracelens
 from reference_reports.regenerate import EXAMPLES, REPORTS
+from tests.conftest import row_by_row
 from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
@@ -110,7 +111,7 @@ def test_a_dimension_is_shown_under_the_name_that_its_model_gives_it():
     assert column_for("tokens_dropped", UNIFIED).title == "Tokens dropped"
 
 
-@pytest.mark.parametrize("sheet", SHEETS)
+@row_by_row("sheet", SHEETS)
 def test_each_tracelens_header_stands_for_one_key(sheet: str) -> None:
     headers = [header(key, sheet) for key in SHEETS[sheet]]
     assert len(set(headers)) == len(headers)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tracelens
-from tests.conftest import ONE_TRACE_IN, TRACES, device_traces
+from tests.conftest import TRACES, device_traces, part
 from tests.report.headless import Browser, needs_browser
 from tracelens.cli import main
 
@@ -32,6 +32,8 @@ COMMANDS = {
     "mesh": "route --ranks 4 --tokens 64",
 }
 WIDTHS = (420, 1024, 1920)
+#: Of the real traces' pages.
+ONE_PAGE_IN = 16
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +67,12 @@ def look(browser: Browser, path: Path) -> None:
             assert browser.requests() == [path.as_uri()]
 
 
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize("kind", part(list(COMMANDS), 6))
 def test_no_page_complains_asks_or_overflows(kind, browser, pages, repository):
     look(browser, written(kind, pages, repository))
 
 
-@pytest.mark.parametrize("kind", ["report", "compare"])
+@pytest.mark.parametrize("kind", part(["report", "compare"], 2))
 def test_a_very_long_word_breaks(kind, browser, pages, repository):
     browser.open(written(kind, pages, repository))
     browser.evaluate(
@@ -84,7 +86,7 @@ def test_a_very_long_word_breaks(kind, browser, pages, repository):
         assert browser.evaluate(beyond) <= 0
 
 
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize("kind", part(sorted(COMMANDS), len(COMMANDS), ("cpu",)))
 def test_axe_finds_nothing_serious(kind, browser, pages, repository):
     for mode in ("light", "dark"):
         with browser.showing(prefers_color_scheme=mode):
@@ -97,7 +99,7 @@ def test_axe_would_find_something(browser, tmp_path):
     assert [each.split(":")[0] for each in browser.serious(path)] == ["button-name"]
 
 
-@pytest.mark.parametrize("kind", ["report", "compare"])
+@pytest.mark.parametrize("kind", part(["report", "compare"], 2))
 def test_a_page_can_be_printed(kind, browser, pages, repository):
     browser.open(written(kind, pages, repository))
     assert len(browser.call("Page.printToPDF")["data"]) > 50_000
@@ -114,8 +116,8 @@ def test_a_sentence_of_a_comparison_leads_to_its_rows(browser, pages, repository
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", device_traces())
 def test_the_page_of_every_trace(name, browser, tmp_path):
-    """``TRACELENS_EVERY_PAGE=1`` opens all, which takes half an hour; else every eighth."""
-    if "TRACELENS_EVERY_PAGE" not in os.environ and device_traces().index(name) % ONE_TRACE_IN:
+    """``TRACELENS_EVERY_PAGE=1`` opens all, which takes half an hour; else some."""
+    if "TRACELENS_EVERY_PAGE" not in os.environ and device_traces().index(name) % ONE_PAGE_IN:
         pytest.skip("TRACELENS_EVERY_PAGE is not set")
     page = tracelens.report(TRACES / name).to_html(tmp_path / "report.html")
     assert page.stat().st_size <= 1_500_000

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import tracelens
+from tests.conftest import part
 from tests.report.headless import SECONDS, Browser, needs_browser
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.page_charts import step_timelines
@@ -249,7 +250,7 @@ def test_what_can_be_used_has_a_name_and_marks_are_not_told_by_color_alone(page)
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
-@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("mode", part(["light", "dark"], 2))
 def test_texts_stand_out_from_what_is_behind_them(browser, moe_page, mode):
     """WCAG 2 AA: 4.5 to 1 for the texts of the page on its panels."""
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
@@ -357,6 +358,7 @@ def test_names_of_a_trace_stay_text(browser, tmp_path):
     assert {'=HYPERLINK("http://x")', "<script>window.hit = 1</script>", "\u241b[31mred", "../../x"} <= names
 
 
+@pytest.mark.sweep
 def test_perfetto_gets_the_chosen_trace_at_the_part_in_view(browser, moe_page, moe_report, tmp_path):
     trace = tmp_path / "t.json"
     trace.write_text('{"traceEvents": []}')

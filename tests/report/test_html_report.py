@@ -326,6 +326,7 @@ def test_a_page_that_would_be_too_large_holds_fewer_rows_and_says_how_many(moe):
     assert f"the {kept} rows with most time of {len(moe.ops)}" in page.text
 
 
+@pytest.mark.sweep
 def test_many_long_rows_stay_below_the_limit(analysis, summary):
     row = analysis.frames["unified_perf_summary"].iloc[[0]]
     many = pd.concat([row] * 3000, ignore_index=True)

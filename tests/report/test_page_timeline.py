@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelens
+from tests.conftest import part
 from tests.report.headless import Browser, needs_browser
 from tests.report.test_html_report import Page, unpacked
 from tracelens.analysis.loaded_trace import Trace
@@ -39,6 +40,7 @@ def launched(number: int, at: float, duration: float, *, name: str = "k") -> lis
     ]  # fmt: skip
 
 
+@pytest.mark.sweep
 def test_each_of_twenty_thousand_kernels_is_in_the_page_and_of_more_as_many_rectangles():
     events = [each for i in range(20_000) for each in launched(i + 1, 10 * i + 10, 3 + i % 5)]
     report = tracelens.report(Trace.of(read_events(events, source="many.json")))
@@ -154,7 +156,7 @@ class TestInABrowser:
         )
         assert 0.0005 < painted < 0.08
 
-    @pytest.mark.parametrize(("table", "column"), [("ops", "row"), ("kernels", "kernel")])
+    @pytest.mark.parametrize(("table", "column"), part([("ops", "row"), ("kernels", "kernel")], 2))
     def test_a_click_on_a_row_marks_its_kernels_in_the_timeline(self, page, moe_page, table, column):
         drawn = data_of(moe_page).columns(0)
         wanted = next(row for row in range(5) if row in drawn[column])
@@ -218,7 +220,7 @@ class TestInABrowser:
         page.click("#ops-0 .open")
         assert found(page) == ""
 
-    @pytest.mark.parametrize("mode", ["light", "dark"])
+    @pytest.mark.parametrize("mode", part(["light", "dark"], 2))
     def test_the_timeline_is_on_paper_too(self, browser, moe_page, mode):
         """As a picture; what is drawn while the browser prints is lost."""
         with browser.showing(prefers_color_scheme=mode):

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 
 import tracelens
+from tests.conftest import part
 from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
@@ -236,7 +237,7 @@ def test_the_clock_of_a_late_rank_is_told_where_it_is_lower(tmp_path):
     assert "its device ran at 1,410 MHz, those of the others at 1,980 (median)" in said
 
 
-@pytest.mark.parametrize("slow", [2, None])
+@pytest.mark.parametrize("slow", part([2, None], 2))
 def test_a_clock_that_is_not_that_of_the_late_rank_explains_nothing(tmp_path, slow):
     said = with_clocks(tmp_path, {rank: 1410.0 if rank == slow else 1980.0 for rank in range(4)})
     assert "rank 1 is late on its own" in said
@@ -250,6 +251,7 @@ def test_devices_of_two_hosts_are_not_mixed_up(tmp_path):
     assert "device 0 of gpu.csv would be that of several: ranks 0, 2" in said
 
 
+@pytest.mark.sweep
 def test_a_log_of_another_day_and_a_log_alone(tmp_path):
     with_clocks(tmp_path, dict.fromkeys(range(4), 1980.0))
     (tmp_path / "gpu.csv").write_text("timestamp,index,power\n" + "".join(f"{2e9 + n},0,5\n" for n in range(3)))

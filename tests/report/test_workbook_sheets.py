@@ -13,6 +13,7 @@ import pytest
 from openpyxl.worksheet.worksheet import Worksheet
 
 import tracelens
+from tests.conftest import part
 from tests.report.conftest import HandMade
 from tracelens.cli import main
 from tracelens.report.assembly import MOST_SHEETS
@@ -91,18 +92,19 @@ def check_workbook(report: Report, folder: Path) -> None:
         assert "~" not in ws.title
 
 
-@pytest.mark.parametrize("name", ["moe_ep8/rank0.json.gz", "gloo_ranks2/rank0.json.gz"])
+@pytest.mark.parametrize("name", part(["moe_ep8/rank0.json.gz", "gloo_ranks2/rank0.json.gz"], 2))
 def test_a_workbook_has_at_most_14_sheets_and_names_the_others(name: str, tmp_path: Path) -> None:
     path = EXAMPLES / name
     check_workbook(tracelens.report(path, cpu="gloo" in name), tmp_path)
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", part(REAL, 4))
 def test_so_has_that_of_a_real_trace(name: str, shared_traces: Path, tmp_path: Path) -> None:
     check_workbook(tracelens.report(shared_traces / f"{name}.json.gz"), tmp_path)
 
 
+@pytest.mark.sweep
 def test_workbooks_of_ranks_and_of_comparisons_look_alike(tmp_path: Path) -> None:
     ranks = tracelens.collectives(EXAMPLES / "moe_ep8")
     for all_sheets in (False, True):

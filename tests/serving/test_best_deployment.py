@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import examples
+from tests.conftest import examples, part
 from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.predict.serving.best_deployment import (
@@ -173,10 +173,29 @@ def test_nothing_beats_the_front_and_the_front_beats_the_rest(figures):
     assert all(a <= c and b >= d for (a, b), (c, d) in itertools.pairwise(kept))
 
 
-def test_the_command_of_every_point_gives_its_figures(tmp_path, capsys):
+#: A server that is searched in a tenth of the time of ``MODEL`` on eight devices.
+QUICK_MODEL, QUICK_GPUS = "llama3.1-8b", 2
+of_two_sizes = pytest.mark.parametrize(
+    ("model", "gpus"), [(QUICK_MODEL, QUICK_GPUS), pytest.param(MODEL, 8, marks=pytest.mark.sweep)]
+)
+
+
+@of_two_sizes
+def test_the_command_of_every_point_gives_its_figures(model, gpus, tmp_path, capsys):
     """Each line of the front is a line of the load curve that the printed command makes."""
     path = tmp_path / "front.csv"
-    words = ["--model", MODEL, "--cluster", CLUSTER, "--gpus", "8", "--input-tokens", "512", "--output-tokens", "64"]
+    words = [
+        "--model",
+        model,
+        "--cluster",
+        CLUSTER,
+        "--gpus",
+        str(gpus),
+        "--input-tokens",
+        "512",
+        "--output-tokens",
+        "64",
+    ]
     assert main(["search", "--serve", *words, "--top", "3", "-o", str(path)]) == 0
     shown = capsys.readouterr().out
     rows = pd.read_csv(path)
@@ -192,7 +211,9 @@ def test_the_command_of_every_point_gives_its_figures(tmp_path, capsys):
         assert row["tokens_per_s_per_user_low"] < row["tokens_per_s_per_user"] < row["tokens_per_s_per_user_high"]
 
 
-@pytest.mark.parametrize("fixed", [{"prefill_replicas": 1, "tp": 4, "prefill_tp": 4}, {"prefill_replicas": 0, "pp": 2}])
+@pytest.mark.parametrize(
+    "fixed", part([{"prefill_replicas": 1, "tp": 4, "prefill_tp": 4}, {"prefill_replicas": 0, "pp": 2}], 2)
+)
 def test_fixed_dimensions_are_kept(fixed):
     found = plan(wanted(fixed=fixed, top=1, slo="ttft=1s,tpot=100ms"))
     assert found.points
@@ -235,9 +256,10 @@ def test_without_serve_its_options_are_refused(capsys):
     assert "a search without --serve does not read --slo" in capsys.readouterr().err
 
 
-def test_deployments_show_what_they_draw_and_the_least_energy_is_on_the_front(capsys):
+@of_two_sizes
+def test_deployments_show_what_they_draw_and_the_least_energy_is_on_the_front(model, gpus, capsys):
     """A row's watts over its tokens/s are its joules per token; idle H100 draw 128 W, their limit is 700 W."""
-    found = plan(wanted((8,), top=4, fixed={"prefill_replicas": 0}))
+    found = plan(wanted((gpus,), model, top=4, fixed={"prefill_replicas": 0}))
     rows = [point.row for point in found.points]
     for row in rows:
         tokens_per_s = row["output_tokens_per_s_per_gpu"]
@@ -252,6 +274,7 @@ def test_deployments_show_what_they_draw_and_the_least_energy_is_on_the_front(ca
     assert len(set(speeds)) == len(speeds)
 
 
+@pytest.mark.sweep
 def test_devices_whose_energies_nobody_measured_show_none():
     found = plan(wanted((8,), cluster="mi300x", top=2, fixed={"prefill_replicas": 0}, slo="ttft=2s,tpot=200ms"))
     assert found.points
@@ -259,7 +282,7 @@ def test_devices_whose_energies_nobody_measured_show_none():
     assert not {"J/token", "W/GPU", "least energy"} & set(re.split(r"[\s:]{2,}|: ", plan_text(found)))
 
 
-@pytest.mark.parametrize("prefill_replicas", [0, 1])
+@pytest.mark.parametrize("prefill_replicas", part([0, 1], 2))
 def test_a_front_s_interval_is_as_wide_as_serve_says_of_that_server(prefill_replicas, capsys):
     """Servers with separate prefill were left out apart; one without has no split of it."""
     fixed = {"prefill_replicas": prefill_replicas}

@@ -223,6 +223,7 @@ def test_an_engine_file_round_trips(tmp_path):
     assert Engine.load(path) == engine
 
 
+@pytest.mark.sweep
 def test_calibration_finds_the_constants_that_made_a_run(tmp_path, cost_of):
     engine = Engine(
         step_us=3000.0, hbm_efficiency=0.8, compute_efficiency=0.6, kv_tokens=20_000, name="true", source="test"

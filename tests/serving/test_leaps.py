@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import examples
+from tests.conftest import examples, part
 from tests.serving.test_levels import CASES, SHARDED
 from tracelens.errors import UsageError
 from tracelens.predict.serving.deployment import Adapters, Engine, Parallelism, Speculation
@@ -95,7 +95,7 @@ def both(cost, requests, options):
 
 
 @pytest.mark.parametrize("level", ["low", "medium"])
-@pytest.mark.parametrize("name", [*CASES, *SHARDED])
+@pytest.mark.parametrize("name", part([*CASES, *SHARDED], 4))
 def test_a_leap_is_its_steps_in_each_case_of_levels(name, level, cost_of):
     fields, options, workload = {**CASES, **SHARDED}[name]
     options = dataclasses.replace(options, levels=(level,))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tracelens as tl
+from tests.conftest import part
 from tracelens.backends import System
 from tracelens.backends.collective_times import exchange_links
 from tracelens.cli import main
@@ -54,7 +55,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", part(list(PUBLISHED), 9, ("lmsys",)))
 def test_published_deployments_are_described_as_run_and_near_what_was_measured(name, capsys):
     words, devices, published_ms = PUBLISHED[name]
     assert main(["serve", "--model", "deepseek-v3", *words.split(), "--format", "json"]) == 0
@@ -196,7 +197,7 @@ def test_acceptance_by_position_is_a_product():
             Speculation.parse(wrong)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", part(range(3), 3))
 def test_more_replicas_never_less_goodput(seed):
     found = [
         tl.serve(

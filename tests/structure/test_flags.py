@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
-import pytest
-
 from docs import generate_options
+from tests.conftest import row_by_row
 from tracelens.cli import verbs
 
 FLAGS: dict[str, str] = {
@@ -88,12 +87,12 @@ def test_the_verbs_are_frozen() -> None:
     assert sorted(FLAGS) == list(verbs.VERBS)
 
 
-@pytest.mark.parametrize("verb", sorted(FLAGS))
+@row_by_row("verb", sorted(FLAGS))
 def test_the_flags_of_a_verb_are_frozen(verb: str) -> None:
     assert flags(verb) == FLAGS[verb]
 
 
-@pytest.mark.parametrize("verb", sorted(FLAGS))
+@row_by_row("verb", sorted(FLAGS))
 def test_flags_are_kebab_case(verb: str) -> None:
     for flag in flags(verb).split():
         name = flag.rpartition(":")[2]

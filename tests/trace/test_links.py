@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import row_by_row
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.trace import links
 from tracelens.trace.links import LinkedBy
@@ -80,7 +81,7 @@ def tree_of(*events: dict) -> OpTree:
     return tree
 
 
-@pytest.mark.parametrize("host", HOST_CATEGORIES)
+@row_by_row("host", HOST_CATEGORIES)
 @pytest.mark.parametrize(
     "device", ["kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "Kernel", "Memcpy", "Memset"]
 )

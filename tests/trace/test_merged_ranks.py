@@ -151,6 +151,7 @@ def test_a_process_that_launched_little_is_no_rank() -> None:
     assert merged_ranks(table, tracelens.Trace.of(table).tree) is None
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", part([5, 0], 2))
 def test_the_ranks_of_a_fused_file_report_as_their_own_files_do(repository: Any, tmp_path: Any, number: int) -> None:
     from tracelens.cli import main

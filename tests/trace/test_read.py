@@ -161,6 +161,7 @@ def test_several_gzip_members_are_one_text_also_at_random_access(tmp_path: Path)
     assert not table.losses
 
 
+@pytest.mark.sweep
 def test_random_access_starts_from_checkpoints_deep_in_a_gzip_file(tmp_path: Path) -> None:
     noise = Random(4)  # noqa: S311
     events = [op(ts=i, args={"text": f"{noise.getrandbits(2000):x}"}) for i in range(60_000)]  # 35 MB: 3 checkpoints

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracelens
-from tests.conftest import examples
+from tests.conftest import examples, row_by_row
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
@@ -50,7 +50,7 @@ def with_line(number: int, line: str) -> list[str]:
 
 @pytest.mark.parametrize("separator", [",\n  ", ","])
 @pytest.mark.parametrize("piece_bytes", [200, 700, 100_000])
-@pytest.mark.parametrize(
+@row_by_row(
     "damaged",
     [
         LINES[20].replace('"ph"', 'ph"'),
@@ -63,7 +63,6 @@ def with_line(number: int, line: str) -> list[str]:
         LINES[20].replace('{"External', '["External'),
         '{"deep": ' + "[" * 10_000 + "]" * 10_000 + "}",
     ],
-    ids=["quote", "brace", "number", "zeros", "colon", "bracket", "cut", "kind", "deep"],
 )
 def test_one_damaged_event_costs_one_event(tmp_path: Path, damaged: str, separator: str, piece_bytes: int) -> None:
     table = read(tmp_path, text_of(with_line(20, damaged), separator), piece_bytes)

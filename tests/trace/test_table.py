@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import Kind, kind_of_category
 from tracelens.types.signature import DeviceProperties, OpSignature
@@ -16,9 +17,7 @@ def op(**args: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2, "ts": 1, "dur": 1, "args": args}
 
 
-@pytest.mark.parametrize(
-    ("category", "kind"),
-    [
+@row_by_row(("category", "kind"), [
         ("cpu_op", Kind.CPU_OP), ("Operator", Kind.CPU_OP),
         ("cuda_runtime", Kind.RUNTIME), ("hip_runtime", Kind.RUNTIME), ("mtia_runtime", Kind.RUNTIME),
         ("xpu_runtime", Kind.RUNTIME), ("privateuse1_runtime", Kind.RUNTIME), ("Runtime", Kind.RUNTIME),
@@ -27,8 +26,7 @@ def op(**args: Any) -> dict[str, Any]:
         ("gpu_memset", Kind.MEMSET), ("Memset", Kind.MEMSET), ("user_annotation", Kind.USER_ANNOTATION),
         ("gpu_user_annotation", Kind.GPU_USER_ANNOTATION), ("python_function", Kind.PYTHON_FUNCTION),
         ("cuda_sync", Kind.SYNC), ("overhead", Kind.OVERHEAD), ("mtia_ccp_events", Kind.KERNEL), ("hpu_op", Kind.RUNTIME), ("mtia_insight", Kind.OTHER), ("Trace", Kind.OTHER), ("", Kind.OTHER),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_category_of_any_vendor_and_age_has_a_kind(category: str, kind: Kind) -> None:
     assert kind_of_category(category) is kind
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.errors import InputError
@@ -26,7 +27,7 @@ def loaded(folder: Path, config: dict[str, object]) -> ModelConfig:
     return ModelConfig.load(path)
 
 
-@pytest.mark.parametrize("name", HUB)
+@row_by_row("name", HUB)
 def test_a_released_model_has_its_parameters_and_every_operation_a_time(tmp_path, name):
     model = loaded(tmp_path, HUB[name]["config"])
     counted = model.parameters()

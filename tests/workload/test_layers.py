@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
 from tracelens.predict.workload import Experts, LatentAttention, Mamba, ModelConfig, forward_ops
 from tracelens.predict.workload.batch_ops import further_token_ops
@@ -126,7 +127,7 @@ def test_equal_blocks_are_counted_and_not_repeated():
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 40))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(shapes)
 def test_flops_are_additive_over_the_batch(shape):
     batch, sequence = shape
@@ -136,7 +137,7 @@ def test_flops_are_additive_over_the_batch(shape):
     assert many == batch * one
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 64))
 def test_a_longer_sequence_never_costs_a_token_less(sequence):
     shorter, longer = SPARSE.flops_per_token(sequence), SPARSE.flops_per_token(sequence + 1)

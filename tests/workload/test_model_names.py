@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.errors import UsageError
 from tracelens.predict.workload.model_config import ModelConfig, spelling_key, without_point
 
@@ -33,7 +34,7 @@ PUBLISHED = {
 ROUNDED = {"gpt-1.7b": 0.03, "gpt-3.6b": 0.02, "gpt3-13b": 0.02, "gpt3-6.7b": 0.01, "grok-1": 0.01}
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@row_by_row("name", PUBLISHED)
 def test_parameters_are_the_published_ones(name: str) -> None:
     counted = ModelConfig.load(name).parameters().total
     assert counted == pytest.approx(1e9 * PUBLISHED[name], rel=ROUNDED.get(name, 0.005))

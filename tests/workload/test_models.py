@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import normalized
 from tracelens.predict.workload import ModelConfig
@@ -71,7 +72,7 @@ ACTIVE = {
 UNMODELED = {"KDA hybrid"}
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
+@row_by_row("name", sorted(PUBLISHED))
 def test_parameters_are_the_published_ones(name):
     published, tolerance, _ = PUBLISHED[name]
     assert ModelConfig.load(name).parameters().total == pytest.approx(published, rel=tolerance, abs=0.5)
@@ -95,7 +96,7 @@ def test_a_dense_model_has_all_parameters_active():
         assert (counted.active == counted.total) == (model.experts is None), model.name
 
 
-@pytest.mark.parametrize("name", ModelConfig.names())
+@row_by_row("name", ModelConfig.names())
 def test_every_file_has_a_source_and_a_type(name):
     model = ModelConfig.load(name)
     assert model.source.strip()

@@ -8,6 +8,7 @@ from math import comb
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
 from tracelens.perf_models.inference_attention import SelectiveAttention
@@ -267,7 +268,7 @@ def whole(model: ModelConfig) -> list[tuple[int, RankLayer]]:
     return [*blocks, (1, rank_ops.embedding(model, p, S)), (1, rank_ops.head(model, p, S))]
 
 
-@pytest.mark.parametrize("name", ModelConfig.names())
+@row_by_row("name", ModelConfig.names())
 def test_one_rank_alone_does_the_models_work_with_the_models_weights(name: str) -> None:
     """The model's own count, from the same shapes; the scores that flash attention computes again are extra here."""
     model = replace(ModelConfig.load(name), mtp_layers=0)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.predict.network.traffic import imbalance
 from tracelens.predict.workload.expert_placement import Placement, eplb
@@ -41,7 +42,7 @@ def test_groups_that_do_not_divide_over_nodes_make_it_global():
 
 
 @given(loads=st.lists(st.integers(0, 1000), min_size=8, max_size=8), spare=st.sampled_from([0, 4, 8]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_expert_has_a_slot_and_every_rank_as_many(loads, spare):
     place = eplb(np.array(loads), slots=8 + spare, ranks=4)
     assert set(place.expert_of_slot.tolist()) == set(range(8))

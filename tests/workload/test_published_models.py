@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import row_by_row
 from tests.workload.plain_forward import plain_flops
 from tracelens.backends import System
 from tracelens.backends.chain import chain
@@ -64,7 +65,7 @@ def test_every_file_loads_and_stands_in_the_table_or_is_another_type_of_one_that
         assert loaded(path).parameters().total > 0
 
 
-@pytest.mark.parametrize(("name", "published", "what"), PUBLISHED, ids=[name for name, *_ in PUBLISHED])
+@row_by_row(("name", "published", "what"), PUBLISHED)
 def test_parameters_are_within_half_a_percent_of_the_published(configs, name, published, what):
     count = loaded(configs[name]).parameters()
     added = {"all": 0, "language": -count.vision, "with further": count.further}[what]
@@ -80,7 +81,7 @@ def test_kimi_k3_activates_its_published_parameters_beside_the_embedding(configs
         assert model.parameters().active - embedding == pytest.approx(published, rel=0.025)
 
 
-@pytest.mark.parametrize(("name", "other"), SAME_SHAPE.items(), ids=list(SAME_SHAPE))
+@row_by_row(("name", "other"), SAME_SHAPE.items())
 def test_another_type_of_a_model_has_the_same_shape(configs, name, other):
     assert loaded(configs[name]).parameters() == loaded(configs[other]).parameters()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import row_by_row
 from tracelens.predict.workload import ModelConfig, batch_ops, rank_ops
 from tracelens.predict.workload.blocks import block_ops, block_types
 from tracelens.predict.workload.layer_ops import Batch
@@ -91,7 +92,7 @@ def matrix_flops(model: ModelConfig, parallel: ParallelConfig, letter: str, phas
     return sum(op.count * (op.model.flops() or 0) for op in ops)
 
 
-@pytest.mark.parametrize("degrees", [{"tp": 2}, {"tp": 4}, {"cp": 2}, {"cp": 4, "tp": 2}, {"dp": 2, "ep": 2}])
+@row_by_row("degrees", [{"tp": 2}, {"tp": 4}, {"cp": 2}, {"cp": 4, "tp": 2}, {"dp": 2, "ep": 2}])
 @pytest.mark.parametrize("phase", ["forward", "dgrad", "wgrad"])
 def test_one_ranks_work_times_ranks_is_the_models(model: ModelConfig, degrees: dict[str, int], phase: str):
     if degrees.get("ep", 1) > 1 and model.experts is None:

@@ -533,7 +533,9 @@ def renamed_steps(path: Path, *annotations: tuple[str, int, tuple[float, float]]
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("annotation", LOOK_LIKE_STEPS, ids=lambda annotation: annotation[0].strip())
+@pytest.mark.parametrize(
+    "annotation", part([(each,) for each in LOOK_LIKE_STEPS], 3), ids=lambda annotation: annotation[0].strip()
+)
 def test_numbered_annotations_that_own_little_or_are_parts_are_no_steps(
     shared_traces: Path, annotation: tuple[str, int, tuple[float, float]]
 ):

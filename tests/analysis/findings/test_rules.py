@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from docs.generate_findings import PAGE, page
+from tests.conftest import row_by_row
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.rule import Rule
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING, CAUSES
@@ -16,13 +15,13 @@ def test_the_page_is_that_of_the_rules() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@row_by_row("cause", CAUSES)
 def test_every_cause_of_idle_time_has_a_rule(cause: str) -> None:
     """But for one: who waits for work that was not recorded is not idle, and there is nothing to gain."""
     assert (f"idle: {cause}" in RULES) == (cause != BEFORE_RECORDING)
 
 
-@pytest.mark.parametrize("kind", RULES)
+@row_by_row("kind", RULES)
 def test_a_rule_says_all_that_its_section_needs(kind: str) -> None:
     advice = RULES[kind].advice
     assert RULES[kind].id.isidentifier()

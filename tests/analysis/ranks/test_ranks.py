@@ -633,6 +633,7 @@ def test_recorded_metadata_of_a_real_trace_is_read(shared_traces):
     assert notices(result)["missing_rank"] == "ranks without a trace: 1 of 2"
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("folder", "waiting"), [("more/megatron_pr1316_tp2", {1}), ("more/param/dlrm_8rank", {0, 1, 3, 4, 5})]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.analysis.reading.test_graphs import KERNELS, analyzed, gemm, notice, recorded_capture, replay, whole
-from tests.conftest import RealAnalysis, examples
+from tests.conftest import RealAnalysis, examples, part
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.verdict.health import health
@@ -348,7 +348,7 @@ def as_trace(tmp_path: Path) -> Callable[[dict[str, Any]], Trace]:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("numbered", [False, pytest.param(True, marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", part(list(REAL), 2))
 def test_every_replayed_kernel_of_an_engine_has_its_op_by_node_alone(
     shared_traces: Path,
     real_analysis: RealAnalysis,

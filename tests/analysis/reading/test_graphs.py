@@ -192,6 +192,7 @@ def with_its_own_replay(capture: dict[str, Any], replayed: dict[str, Any]) -> di
     return {**capture, "traceEvents": [*kept, *moved]}
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_a_capture_that_holds_its_own_replay_opens_the_graph_by_what_was_captured(shared_traces: Path, tmp_path: Path):
     def read(path: Path) -> dict[str, Any]:
