@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from openpyxl import load_workbook
 
 import tracelens
 from tests.report.test_energy import ALONE, MI300X, STEP_US, product_watts, recording
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.page_charts import power_lines
 from tracelens.errors import InputError
+from tracelens.report.figures import energy_text, measured_text
 from tracelens.report.result import Report
 from tracelens.report.terminal import verdict
 from tracelens.trace.reading.read import PowerLog, read_device_logs, read_power_log
@@ -119,7 +121,7 @@ def test_clocks_are_told_where_they_were_sampled(tmp_path: Path) -> None:
     assert found is not None
     assert (found.samples, found.least_clock_mhz) == (31, 1410)
     assert found.clock_mhz == pytest.approx((11 * 1410 + 20 * 1980) / 31)
-    assert "500 W, SM clock 1,778 MHz (least 1,410) by 31 samples" in " ".join(verdict(report.summary).split())
+    assert "500 W, SM clock 1,778 MHz (lowest 1,410) by 31 samples" in " ".join(verdict(report.summary).split())
     assert isinstance(report.result, Analysis)
     assert {mhz for _, mhz in power_lines(report.result)["SM clock"]} == {1410.0, 1980.0}
     assert "SM clock of the device, MHz (measured)" in report.to_html(tmp_path / "x.html").read_text()
@@ -227,6 +229,35 @@ def test_the_only_device_of_a_log_is_named_where_it_is_not_the_traces(tmp_path: 
         (path := tmp_path / "power.csv").write_text("timestamp, index, power.draw\n" + rows.format(index=index))
         assert read_power_log(path, 0).source == said
     assert read_power_log(path, None).source == "power.csv"
+
+
+def test_terminal_page_and_workbook_say_the_same_of_energy(tmp_path: Path) -> None:
+    report = reported(timed(tmp_path), log(tmp_path, [500.0] * 60))
+    report.write(tmp_path / "out")
+    energy, measured = report.summary.energy, report.summary.measured_power
+    assert energy is not None
+    assert measured is not None
+    lines = [*load_workbook(tmp_path / "out" / "report.xlsx")["about"].iter_rows(values_only=True)]
+    rows = {row[0]: row[1] for row in reversed(lines)}  # the glossary of columns comes last
+    assert rows["Modelled (J)"] == pytest.approx(energy.energy_j)
+    assert (rows["  at least (J)"], rows["  at most (J)"]) == pytest.approx((energy.low_j, energy.high_j))
+    assert rows["  power limit (W)"] == 700
+    assert rows["Measured (J)"] == pytest.approx(0.5)
+    said = " ".join(verdict(report.summary).split())
+    shown = energy_text(energy, "h200-sxm")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert shown in said
+    assert f"<strong>{shown.split()[1]} J</strong>" in page
+    assert shown.partition(" J ")[2] in page
+    assert measured_text(measured) in page
+
+
+def test_a_report_without_energies_has_no_word_of_them(tmp_path: Path) -> None:
+    report = tracelens.report(timed(tmp_path, device=MI300X))
+    report.write(tmp_path / "out")
+    rows = [row[0] for row in load_workbook(tmp_path / "out" / "report.xlsx")["about"].iter_rows(values_only=True)]
+    assert not any(str(each).startswith("Energy") for each in rows)
+    assert "Energy per step" not in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_another_day_is_refused(tmp_path: Path) -> None:

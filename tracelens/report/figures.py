@@ -98,7 +98,7 @@ def energy_text(energy: EnergyUse, device: str | None) -> str:
 
 
 def measured_text(measured: MeasuredPower) -> str:
-    """``measured 13.1 J, 437 W, SM clock 1,755 MHz (least 1,410) by 51 samples of power.csv``, or that these do not
+    """``measured 13.1 J, 437 W, SM clock 1,755 MHz (lowest 1,410) by 51 samples of power.csv``, or that these do not
     tell.
     """
     samples = f"{counted(measured.samples, 'sample')} of {measured.source}"
@@ -106,7 +106,7 @@ def measured_text(measured: MeasuredPower) -> str:
         return f"power not measured: {samples} in this time, which need to be two and lie around it"
     clock = ""
     if measured.clock_mhz is not None:
-        clock = f", SM clock {measured.clock_mhz:,.0f} MHz (least {measured.least_clock_mhz:,.0f})"
+        clock = f", SM clock {measured.clock_mhz:,.0f} MHz (lowest {measured.least_clock_mhz:,.0f})"
     return f"measured {shown_figure(measured.energy_j, 3)} J, {measured.power_w:,.0f} W{clock} by {samples}"
 
 

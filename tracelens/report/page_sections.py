@@ -29,12 +29,14 @@ from tracelens.report.explanation import ceilings
 from tracelens.report.figures import (
     bound_sentence,
     bound_text,
+    energy_text,
     excluded_text,
     first_fix,
     headline_text,
     impossible_text,
     is_impossible,
     lines_of_window,
+    measured_text,
     scope_text,
     shown_tb_s,
     shown_tflops,
@@ -281,10 +283,29 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
             f"FLOPs that {used.model} needs for {used.tokens:,} tokens ({used.tokens_source}), divided among "
             f"{used.ranks} ranks ({used.ranks_source}), over the step's time and the data sheet's rate.",
         )  # fmt: skip
+    yield from _energy_tile(summary)
     if summary.coverage.perf_model is not None:
         yield _tile(
             "Coverage", shown_share(summary.coverage.perf_model), "of GPU time has a perf model",
             "Share of the summed duration of device events in rows of known FLOPs or bytes. Rates cover only these.",
+        )  # fmt: skip
+
+
+def _energy_tile(summary: Summary) -> Iterator[Markup]:
+    """What the terminal says of joules and watts."""
+    modelled, measured = summary.energy, summary.measured_power
+    joules, below = None, [] if measured is None else [measured_text(measured)]
+    if modelled is not None:
+        joules, said = modelled.energy_j, energy_text(modelled, summary.device.id)
+        below.insert(0, said if joules is None else said.partition(" J ")[2])
+    elif measured is not None:
+        joules = measured.energy_j
+    if below:
+        yield _tile(
+            f"Energy {'per step' if summary.steps else 'in the window'}",
+            "unknown" if joules is None else f"{shown_figure(joules, 3)} J", "; ".join(below),
+            "Of the device alone: modelled from the work of its kernels and what it draws while idle "
+            "(docs/energy.md), in parentheses between which values; measured by a log of its power.",
         )  # fmt: skip
 
 

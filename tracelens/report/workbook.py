@@ -24,8 +24,10 @@ from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.report.assembly import Sheet
 from tracelens.report.figures import (
     bound_sentence,
+    energy_text,
     first_fix,
     gain_range,
+    measured_text,
     scope_text,
     steps_text,
     together_text,
@@ -87,6 +89,7 @@ def about_lines(
         Line(cells=(f"Trace report: {summary.input.file}",), kind="title"),
         *(Line(cells=(sentence,), kind="said") for sentence in sentences),
         *_time(summary),
+        *_energy(summary),
         *_findings(summary),
         *_together(summary),
         *_sheets(sheets, summary),
@@ -221,6 +224,28 @@ def _time(summary: Summary) -> Iterator[Line]:
             yield _row("  share of the dense peak", rate.of_peak, number_format=PERCENT)
         if rate.of_achievable is not None:
             yield _row("  share of the best measured rate", rate.of_achievable, number_format=PERCENT)
+
+
+def _energy(summary: Summary) -> Iterator[Line]:
+    """What the terminal says of joules and watts."""
+    modelled, measured = summary.energy, summary.measured_power
+    if modelled is None and measured is None:
+        return
+    yield _section(f"Energy of the device, {'per step' if summary.steps else 'in the window'}")
+    if modelled is not None:
+        whose = f"Energies of {modelled.constants_of}, docs/energy.md"
+        told = None if modelled.energy_j is not None else energy_text(modelled, summary.device.id)
+        yield _row("Modelled (J)", _known(modelled.energy_j), None, told or whose, number_format=_MS)
+        yield _row("  at least (J)", _known(modelled.low_j), number_format=_MS)
+        yield _row("  at most (J)", _known(modelled.high_j), number_format=_MS)
+        yield _row("  power, mean (W)", _known(modelled.power_w), number_format=_MS)
+        yield _row("  power limit (W)", modelled.limit_w, number_format=_MS)
+        if modelled.per_token_j is not None:
+            yield _row("  tokens", _known(modelled.tokens), number_format=COUNT)
+            yield _row("  per token (J)", modelled.per_token_j, number_format="0.0000")
+    if measured is not None:
+        yield _row("Measured (J)", _known(measured.energy_j), None, measured_text(measured), number_format=_MS)
+        yield _row("  power, mean (W)", _known(measured.power_w), number_format=_MS)
 
 
 def _utilization(used: Utilization | None) -> Iterator[Line]:
