@@ -64,6 +64,29 @@ OTHERS = {
         "project --model llama3-8b --device h100",
         "no option of tracelens project named '--device'; --cluster takes a device, too, in its standard node",
     ),
+    "two loads": (
+        "serve --model llama3-8b --device h100 --rate 1 --concurrency 2",
+        "--rate and --concurrency are two kinds of load: give one",
+    ),
+    "file of another kind, of a report": (
+        "report t.json.gz -o x.csv",
+        "x.csv: no .csv file is written here; name a folder, or a file of a kind that --help lists",
+    ),
+    "file of another kind, of ranks": (
+        "collectives job -o x.md", "x.md: no .md file is written here; name a folder, or a file of a kind that --help lists",
+    ),
+    "file of another kind, of a comparison": (
+        "compare t.json.gz t.json.gz -o x.pdf",
+        "x.pdf: no .pdf file is written here; name a folder, or a file of a kind that --help lists",
+    ),
+    "file of another kind, of a server": (
+        "serve --model llama3-8b --device h100 --rate 1 -o x.csv",
+        "x.csv: no .csv file is written here; name a folder, or a file of a kind that --help lists",
+    ),
+    "file of another kind, of a load curve": (
+        "serve --model llama3-8b --device h100 -o x.txt",
+        "x.txt: no .txt file is written here; name a folder, or a file of a kind that --help lists",
+    ),
     "output without -o": ("t.json.gz --csv out", "tracelens report does not take 'out'; to name an output, write -o out"),
 }  # fmt: skip
 

@@ -256,5 +256,10 @@ def test_a_log_of_another_day_and_a_log_alone(tmp_path):
     with_clocks(tmp_path, dict.fromkeys(range(4), 1980.0))
     (tmp_path / "gpu.csv").write_text("timestamp,index,power\n" + "".join(f"{2e9 + n},0,5\n" for n in range(3)))
     assert "gpu.csv has no sample of the time" in " ".join(tracelens.collectives(tmp_path).verdict().split())
+    (tmp_path / "gpu.csv").write_text(
+        "timestamp,index,power\n" + "".join(f"{2e9 + n},{n % 2 + 7},5\n" for n in range(4))
+    )
+    said = " ".join(tracelens.collectives(tmp_path).verdict().split())
+    assert "the logs of devices do not say which device is that of ranks 0-3" in said
     with pytest.raises(InputError, match=r"gpu.csv is a log of devices: give it with the traces"):
         tracelens.collectives(tmp_path / "gpu.csv")

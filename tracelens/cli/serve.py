@@ -156,6 +156,8 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
     """A run; ``given``: what the command line itself says."""
     if args.batch is not None and args.output is None:
         raise UsageError("--batch needs -o FILE.csv")
+    if given.rate is not None and given.concurrency is not None:
+        raise UsageError("--rate and --concurrency are two kinds of load: give one")
     mode = next((name for name in READ if getattr(args, name)), None)
     if mode is not None:
         read = READ[mode] | {mode}
@@ -203,9 +205,12 @@ _NOT_OF_A_CURVE = ("trace", "run_name", "arrivals", "variation", "duration")
 
 
 def _curve(args: argparse.Namespace, given: argparse.Namespace, asked: ServingConfig) -> int:
+    from tracelens.files.atomic_write import refuse_file_name
     from tracelens.predict.serving.load_curve import load_curve
     from tracelens.report.serving_report import curve_json, curve_text, write_curve
 
+    if args.output is not None and args.output.suffix not in (".html", ".csv", ".json", ".xlsx"):
+        refuse_file_name(args.output)
     mode = "a load curve (give --rate or --concurrency for one load)"
     refuse_unread(given, configure, mode, lambda name: name in _NOT_OF_A_CURVE)
     levels = [] if args.sweep is None else [round(n) for n in _span(args.sweep, "concurrency", "8..64..8")]
@@ -240,10 +245,13 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
 
 
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
+    from tracelens.files.atomic_write import refuse_file_name
     from tracelens.predict.serving.experiment import experiment_of
     from tracelens.predict.serving.metrics import ServingTimeline
     from tracelens.report.serving_report import served_text, write_folder
 
+    if args.output is not None and args.output.suffix != ".html":
+        refuse_file_name(args.output)
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]
     if asked.replay is not None and unused:

@@ -19,7 +19,7 @@ from gzip import GzipFile
 from pathlib import Path
 from typing import BinaryIO
 
-from tracelens.errors import OutputError
+from tracelens.errors import OutputError, UsageError
 
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 #: A file system allows 255 bytes; the random part and its marks take 30.
@@ -61,6 +61,21 @@ def whole_packed_file(path: Path, level: int = 6) -> Iterator[BinaryIO | GzipFil
             return
         with GzipFile(fileobj=file, mode="wb", compresslevel=level, mtime=0, filename="") as packed:
             yield packed
+
+
+#: Endings of files that people ask for, and that few commands write.
+_OF_FILES = frozenset({
+    ".csv", ".gz", ".html", ".json", ".jsonl", ".md", ".parquet", ".pdf", ".png", ".prom", ".sarif", ".svg", ".txt",
+    ".xlsx", ".xml",
+})  # fmt: skip
+
+
+def refuse_file_name(folder: Path) -> None:
+    """UsageError where a folder would be made under the name of a file of another kind than the command writes."""
+    if folder.suffix.lower() in _OF_FILES and not folder.is_dir():
+        raise UsageError(
+            f"{folder}: no {folder.suffix} file is written here; name a folder, or a file of a kind that --help lists"
+        )
 
 
 @contextmanager

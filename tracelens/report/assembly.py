@@ -21,7 +21,7 @@ import pandas as pd
 from tracelens.analysis.sheets import built_in_sheets, perf_summary, priced_calls
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import InputError, UsageError
-from tracelens.files.atomic_write import write_whole
+from tracelens.files.atomic_write import refuse_file_name, write_whole
 from tracelens.files.cells import frame_csv
 from tracelens.files.memory_limit import raise_at_limit
 from tracelens.registry import Claim, Registry
@@ -369,7 +369,10 @@ class NamedSheets:
 
 
 def refuse_folder(folder: Path, is_ours: Callable[[], bool], what: str) -> None:
-    """InputError for a file, or where the folder above does not exist; UsageError for a folder with something else."""
+    """InputError for a file, or where the folder above does not exist; UsageError for a folder with something else, and
+    for the name of a file of another kind.
+    """
+    refuse_file_name(folder)
     if not folder.absolute().parent.is_dir():
         raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
     if not folder.exists():

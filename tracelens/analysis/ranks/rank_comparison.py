@@ -114,7 +114,7 @@ def _used_devices(ranks: Mapping[int, RankSummary], paths: Sequence[Path]) -> tu
         if (key := _device_of(summary, logs)) is not None:
             own.setdefault(key, []).append(rank)
         elif logs:
-            wrong.setdefault("the logs of devices do not say which of theirs is that of", []).append(rank)
+            wrong.setdefault("the logs of devices do not say which device is that of", []).append(rank)
     found = {}
     for (path, device), those in own.items():
         if len(those) > 1:
@@ -125,7 +125,8 @@ def _used_devices(ranks: Mapping[int, RankSummary], paths: Sequence[Path]) -> tu
             found[those[0]] = _use_of(logs[path][device].during(start, end), start, end)
         except InputError as error:
             wrong.setdefault(str(error), [])
-    texts = [f"{text} ranks {ranks_text(those)}" if those else text for text, those in wrong.items()]
+    texts = [f"{text} rank{'s' * (len(those) > 1)} {ranks_text(those)}" if those else text
+             for text, those in wrong.items()]  # fmt: skip
     return found, [Notice(id="device_log", count=max(len(those), 1), text=text)
                    for text, those in zip(texts, wrong.values(), strict=True)]  # fmt: skip
 
