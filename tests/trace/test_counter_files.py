@@ -162,6 +162,32 @@ def test_units(unit: str, found: tuple[str, float] | None) -> None:
     assert unit_of(unit) == (None if found is None else (found[0], pytest.approx(found[1])))
 
 
+#: What ``ncu_report`` 2026.3.1 calls the units of a GH100.
+OF_GH100 = {
+    "dram__bytes.sum": "byte", "dram__bytes_read.sum": "byte", "dram__bytes_write.sum": "byte", "lts__t_bytes.sum": "byte",
+    "dram__bytes.sum.per_second": "byte/s", "gpu__time_duration.sum": "ns", "gpu__time_duration.avg": "ns",
+    "lts__t_sector_hit_rate.pct": "%", "lts__t_sectors.sum": "sector", "dram__sectors_read.sum": "sector",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": "inst", "sm__cycles_active.avg": "cycle",
+    "smsp__average_warp_latency_issue_stalled_barrier.ratio": "inst/warp", "launch__waves_per_multiprocessor": "",
+    "smsp__pcsamp_warps_issue_stalled_barrier": "warp",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", OF_GH100)
+def test_a_unit_that_is_not_written_is_what_nvidias_reader_says(tmp_path: Path, metric: str) -> None:
+    unit = unit_of(OF_GH100[metric])
+    assert unit is not None
+    event = {"ph": "X", "cat": "cuda_profiler_range", "name": "gemm", "pid": 0, "tid": 0, "ts": 1, "dur": 1}
+    unwritten = written(tmp_path, json.dumps({"traceEvents": [{**event, "args": {metric: 12.5}}]}), "t.json")
+    table = written(
+        tmp_path, long_page(ncu_row(0, metric, OF_GH100[metric], "12.5"), ncu_row(0, "launch__other", "", "1"))
+    )
+    figures = [
+        {key: column.tolist() for key, column in read_counters(path).figures.items()} for path in (unwritten, table)
+    ]
+    assert figures[0] == figures[1]
+
+
 @pytest.mark.parametrize("unit", ["furlong", "%", "byte"])
 def test_a_unit_that_does_not_fit_is_told_and_its_figure_left_out(tmp_path: Path, unit: str) -> None:
     found = read_counters(written(tmp_path, long_page(ncu_row(0, "gpu__time_duration.sum", unit, "41.28"))))
