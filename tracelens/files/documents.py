@@ -121,7 +121,9 @@ def toml_of(path: Path, what: str = "a TOML file") -> dict[str, Any]:
 
 
 def yaml_of(path: Path, what: str) -> Any:
-    """What a YAML file holds. InputError for one that is none, and for anchors: their content multiplies."""
+    """What a YAML file holds, its keys texts as in JSON. InputError for one that is none, and for anchors: their content
+    multiplies.
+    """
     import yaml  # type: ignore[import-untyped]
 
     text = text_of(path, what)
@@ -130,9 +132,25 @@ def yaml_of(path: Path, what: str) -> Any:
             refuse_deep(text)
             if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
                 raise InputError(f"{path} is not {what}: YAML anchors are not read; write out what they stand for")
-            return yaml.safe_load(text)
+            found = yaml.safe_load(text)
+            _refuse_other_keys(found)
+            return found
         except yaml.YAMLError as error:
             raise ValueError(reason(error)) from error
+
+
+def _refuse_other_keys(document: object) -> None:
+    """ValueError for a key that is no text, such as one left empty."""
+    left = [document]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            for key in one:
+                if not isinstance(key, str):
+                    raise ValueError(f"its key {key!r} is no name")
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
 
 
 def refuse_deep(text: str) -> None:
