@@ -60,10 +60,7 @@ gc.disable()
 ONE_TRACE_IN = 64
 HARD_TRACES = (
     "hta/cpu_only/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",  # no device events
-    "hta/trace_filter/sampled_rank-0.json.gz",  # times of 19 digits, no sizes of lists
-    "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz",  # waits for another process
     "inference/vllm_decode_full/graph_execution.json.gz",  # replayed graphs with the trace of their capture
-    "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",  # a third of its device events without a launch
     "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz",  # launches before its window
     "more/tracelens_handmade_pairs/test01_moe_fused_vs_unfused/trace1.json.gz",  # written by hand
 )

@@ -39,7 +39,7 @@ WRITERS = (
 #: Settings that are all left as they are; ranks of which one is left out.
 EMPTY_IS_FINE, LEAVE_OUT = ("route settings",), ("kineto in fuse FILE", "kineto in collectives FILE")
 ONLY_SHOW = ("check", "completion", "devices", "mcp", "models", "ops", "record", "score")
-some = pytest.mark.parametrize("command", part(WRITERS, 11))
+some = pytest.mark.parametrize("command", part(WRITERS, 22))
 
 
 def test_every_verb_is_attacked_or_writes_nothing() -> None:
@@ -181,7 +181,7 @@ def of_a_shell(words: list[str], work: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=work, env=bare, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("command", part(WRITERS, 16))
+@pytest.mark.parametrize("command", part(WRITERS, 32))
 def test_foreign_files_in_the_current_folder_and_a_bare_environment_change_nothing(command: str, work: Path) -> None:
     lawful(given(command, work / "sound"), work, expected=(0,))
     for name in FOREIGN:

@@ -79,7 +79,9 @@ SWEEP = (
         pytest.param(("collectives", ".", "-o", "../ranks"), False, marks=pytest.mark.sweep, id="as a module"),
         pytest.param(("fuse", ".", "-o", "../fused.json.gz"), True, marks=pytest.mark.sweep, id="fuse"),
         pytest.param((*SWEEP, "--jobs", "2", "-o", "../search.csv"), True, marks=pytest.mark.sweep, id="search"),
-        pytest.param(("report", "rank0.json", "-o", "../report"), False, id="report as a module"),
+        pytest.param(
+            ("report", "rank0.json", "-o", "../report"), False, marks=pytest.mark.sweep, id="report as a module"
+        ),
     ],
 )
 def test_no_command_imports_from_the_current_folder(hostile: Path, arguments: tuple[str, ...], by_script: bool) -> None:

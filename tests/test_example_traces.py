@@ -124,6 +124,7 @@ def test_each_rank_says_who_it_is_and_on_what_it_would_have_run():
         assert "GENERATED" in table.metadata["traceName"]
 
 
+@pytest.mark.sweep
 def test_deep_ep_records_local_tokens_on_dispatch_and_arrived_tokens_on_combine():
     for rank, path in enumerate(RANKS):
         # 2 layers x 3 steps; backward runs the layers in reverse, with the conventions reversed

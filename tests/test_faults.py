@@ -23,7 +23,7 @@ CHANGES = ("write", "rename", "replace", "link", "unlink", "mkdir", "rmdir", "fs
 #: Those that need no room on it.
 NO_ROOM = ("unlink", "rmdir", "chmod")
 KILLED, NOT_REACHED = 9, 100
-some = pytest.mark.parametrize("command", part([each for each in WRITERS if "--executor" not in each], 18))
+some = pytest.mark.parametrize("command", part([each for each in WRITERS if "--executor" not in each], 40))
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 
 
@@ -149,7 +149,7 @@ def started(command: list[str]) -> int:
 
 
 @pytest.mark.parametrize(
-    "content", part([b"", b"PAR1", b"PAR1" + b"\xff" * 4000 + b"PAR1", b"{}", b"LINK", b"FIFO"], 4)
+    "content", part([b"", b"PAR1", b"PAR1" + b"\xff" * 4000 + b"PAR1", b"{}", b"LINK", b"FIFO"], 6)
 )
 def test_a_lake_of_strangers_is_a_sentence_or_left_out(content: bytes, work: Path, capsys) -> None:
     """Each of its tables in turn is no Parquet, damaged, a link to a file outside, or a pipe."""

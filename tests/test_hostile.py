@@ -239,6 +239,7 @@ def test_a_gzip_bomb_stops_at_the_memory_limit_with_the_figure(
     assert not (tmp_path / "bomb.report").exists()
 
 
+@pytest.mark.sweep
 def test_a_name_of_a_gigabyte_costs_its_event_only(tmp_path: Path) -> None:
     path = tmp_path / "t.json.gz"
     first = b'{"traceEvents": [{"ph": "X", "ts": 1, "name": "a"}, {"ph": "X", "ts": 2, "name": "'

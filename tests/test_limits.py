@@ -221,7 +221,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(inner, (*at, key))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: str(scheme["quant_method"]))
+@pytest.mark.parametrize("scheme", part(SCHEMES, 2), ids=lambda scheme: str(scheme["quant_method"]))
 def test_odd_types_in_a_checkpoints_scheme_are_a_sentence(scheme: dict[str, Any], tmp_path: Path, capsys) -> None:
     path = tmp_path / "config.json"
     for at in (place for place in places(scheme) if place):

@@ -72,7 +72,7 @@ TEXTS: dict[str, tuple[bytes, bytes, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", part(list(TEXTS), 3))
+@pytest.mark.parametrize("name", part(list(TEXTS), 6))
 def test_reading_damaged_text_takes_time_in_proportion(name: str, tmp_path: Path) -> None:
     head, unit, tail = TEXTS[name]
     path = tmp_path / "t.json"
@@ -109,6 +109,7 @@ def test_a_name_of_many_digits_is_no_step_and_takes_time_in_proportion() -> None
     assert grows_linearly(steps, 100_000)
 
 
+@pytest.mark.sweep
 def test_annotations_and_launch_files_take_time_in_proportion() -> None:
     assert grows_linearly(lambda count: annotated_numbers("a" * count), 20_000)
     for unit in ("a ", "${a:", "[", "- ", "&a "):

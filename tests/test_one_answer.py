@@ -305,7 +305,7 @@ EDITED = (
 )
 
 
-@pytest.mark.parametrize(("name", "edit"), part([(name, edit) for name in EDITED for edit in EDITS], 18))
+@pytest.mark.parametrize(("name", "edit"), part([(name, edit) for name in EDITED for edit in EDITS], 36))
 def test_nor_does_it_where_one_thing_was_different(name: str, edit: str, shared_traces: Path, tmp_path: Path) -> None:
     before = original(shared_traces / name)
     path = tmp_path / "edited.json.gz"

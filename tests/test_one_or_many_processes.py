@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import part
 from tracelens.cli import main
 from tracelens.cli.verbs import VERBS, verb
 from tracelens.files import executors
@@ -62,7 +61,8 @@ def ran(
     return code, shown.out, shown.err, {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("verb", part(sorted(COMMANDS), len(COMMANDS)))
+@pytest.mark.sweep
+@pytest.mark.parametrize("verb", sorted(COMMANDS))
 def test_one_process_and_two_write_and_print_the_same_bytes(
     verb: str,
     inputs: dict[str, Path],

@@ -175,8 +175,8 @@ def test_the_table_has_a_question_for_each_answer_that_is_checked() -> None:
     assert len(questions()) == len(re.findall(r"^\|.*\| `tracelens ", README, re.MULTILINE))
 
 
-#: Of these the answer is simulated again, for as long as the command took.
-LONG = ("serve",)
+#: These take seconds, or are simulated again for as long.
+LONG = ("serve", "traces/")
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,9 @@ def test_the_wheel_holds_each_c_file_compiled_where_a_compiler_is(wheel: Path, r
     made = {Path(name).stem for name in names if name.endswith(".shared")}
     assert made in (set(), {path.stem for path in (repository / "tracelens").rglob("*.c")})
     assert made or shutil.which("cc") is None
+    assert {"tracelens/py.typed", "tracelens/demo_trace.json.gz", "tracelens_extensions/megatron.py"} <= set(names)
+    files = {path.relative_to(repository).as_posix() for path in (repository / "tracelens").rglob("*.py")}
+    assert files <= set(names)
 
 
 def run(command: list[object], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -88,6 +91,7 @@ def run(command: list[object], cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.sweep
 def test_deepep_is_communication_in_workbook_and_json(installed: Path, repository: Path, tmp_path: Path) -> None:
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
     done = run([installed / "tracelens", "report", trace, "--all-sheets", "-o", tmp_path / "out"], tmp_path)
@@ -115,6 +119,7 @@ def test_deepep_is_communication_in_workbook_and_json(installed: Path, repositor
     }
 
 
+@pytest.mark.sweep
 def test_the_api_gives_the_same_rows(installed: Path, repository: Path, tmp_path: Path) -> None:
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
     code = (
@@ -129,6 +134,7 @@ def test_the_api_gives_the_same_rows(installed: Path, repository: Path, tmp_path
     assert done.stdout.split(" ", 1)[1].strip().endswith("'DeepEPDispatchBackward'] True")
 
 
+@pytest.mark.sweep
 def test_the_demo_the_skills_and_the_type_marker_are_installed(installed: Path, tmp_path: Path) -> None:
     done = run([installed / "tracelens", "demo"], tmp_path)
     assert done.returncode == 0, done.stderr

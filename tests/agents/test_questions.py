@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import REPOSITORY, TRACES
+from tests.conftest import REPOSITORY, TRACES, part
 from tests.test_readme_answers import EXAMPLE, FASTER, STEPS, events, kernels, number, step_ms
 from tracelens.cli import main
 from tracelens.cli.agents.tools import CHARACTERS_PER_TOKEN
@@ -331,11 +331,14 @@ def test_a_question_is_answered_in_few_tokens_and_right(ask: Ask, question: Ques
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "trace",
-    [
-        "h100/gaunernst_bert-small-uncased__1016001.json.gz",
-        "mi300/Falconsai_nsfw_image_detection__1016002.json.gz",
-        "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
-    ],
+    part(
+        [
+            "h100/gaunernst_bert-small-uncased__1016001.json.gz",
+            "mi300/Falconsai_nsfw_image_detection__1016002.json.gz",
+            "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
+        ],
+        3,
+    ),
 )
 def test_of_real_recordings_it_says_how_busy_the_gpu_is_and_which_kernel_is_longest(
     ask_of_real: Ask, trace: str

@@ -122,7 +122,7 @@ def test_thirty_are_planted(planted: dict[str, evaluation.Planted]) -> None:
     assert {each.skill for each in planted.values()} == {"tracelens-read", "tracelens-compare"}
 
 
-@pytest.mark.parametrize("number", part(range(30), 5))
+@pytest.mark.parametrize("number", part(range(30), 10))
 def test_the_first_answer_names_what_was_planted(
     planted: dict[str, evaluation.Planted], planted_folder: Path, number: int
 ) -> None:

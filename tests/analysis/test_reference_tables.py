@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.conftest import RealAnalysis
+from tests.conftest import RealAnalysis, part
 from tracelens.analysis.loaded_trace import FILE
 from tracelens.trace.table import Kind
 
@@ -62,7 +62,7 @@ def kernels_of(details: str) -> dict[str, int]:
 
 
 #: All tests of a trace in a row: it is analyzed once.
-of_each_trace = pytest.mark.parametrize("which", EAGER, scope="module")
+of_each_trace = pytest.mark.parametrize("which", part(list(EAGER), 2), scope="module")
 Grouped = dict[tuple[Any, ...], tuple[int, dict[str, int]]]
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
+from tests.conftest import part
 from tracelens.backends.base import System
 from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import Costs, KernelColumns, KernelRates, combined_us, fitted_constants
@@ -84,7 +85,7 @@ def test_slopes_of_a_fit_are_those_of_the_times():
             assert found[:, at] == pytest.approx((more / time - 1) / np.log(1.001), rel=0.02, abs=1e-6), name
 
 
-@pytest.mark.parametrize("name", sorted(kernel_tables()))
+@pytest.mark.parametrize("name", part(sorted(kernel_tables()), 5))
 def test_no_kernel_gets_faster_when_a_size_grows(name):
     """By every row of constants on its own device, each size doubled in twenty steps."""
     table = kernel_table(name)
@@ -121,7 +122,7 @@ def test_a_pass_with_its_scale_gets_no_faster_when_it_grows(device):
         assert (time[1:] >= 0.9 * np.maximum.accumulate(time)[:-1]).all(), k
 
 
-@pytest.mark.parametrize("name", sorted(kernel_tables()))
+@pytest.mark.parametrize("name", part(sorted(kernel_tables()), 5))
 def test_a_slightly_larger_call_takes_slightly_longer(name):
     """No border is a jump of more than 25 %: a further tile, a wave that begins, a wider kernel, a cache that is full.
 
@@ -147,7 +148,7 @@ def test_a_slightly_larger_call_takes_slightly_longer(name):
             assert jumps[at] <= 1.25, (row.label, grown, grid[at : at + 2], time[at : at + 2])
 
 
-@pytest.mark.parametrize("name", sorted(kernel_tables()))
+@pytest.mark.parametrize("name", part(sorted(kernel_tables()), 5))
 def test_no_kernel_computes_faster_than_the_peak(name):
     for row in fitted_constants(name):
         device = HardwareSpec.load(row.device)
@@ -229,7 +230,7 @@ def test_a_convolution_does_not_stand_in_for_the_recurrence():
 
 @pytest.mark.shared
 @pytest.mark.parametrize("rows", [60, pytest.param(2_000, marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("name", sorted(kernel_tables()))
+@pytest.mark.parametrize("name", part(sorted(kernel_tables()), 5))
 def test_rows_of_all_measured_tables_have_an_estimate(name, rows, shared_data):
     pytest.importorskip("pyarrow")
     folder = "tables" if name.endswith("-aiter") else "silicon"

@@ -58,6 +58,7 @@ def test_constants_that_made_the_times_are_found_again(sizes):
         assert found.calibration.constants[name] == pytest.approx(value, rel=0.06)
 
 
+@pytest.mark.sweep
 def test_what_the_data_do_not_determine_stays_and_is_said():
     # Large products alone: nothing splits k, nothing waits for a launch.
     (measured,) = table_measured(products([8192, 12288, 16384], [16384, 32768]), H100, "gemm.csv")

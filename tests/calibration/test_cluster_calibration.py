@@ -52,6 +52,7 @@ def found(table: pd.DataFrame) -> ClusterOutcome:
     return calibrate_cluster(table, DGX, "x.csv")
 
 
+@pytest.mark.sweep
 def test_figures_that_made_the_times_are_found_again(found):
     assert found.rows == 72
     assert found.before > 15

@@ -77,6 +77,7 @@ def test_the_action_is_green_for_a_fast_trace_and_red_for_a_slow_one(traces, rep
     assert done.returncode == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("after", "code"), part([("slow", GATE_FAILED), ("fast", 0)], 2))
 def test_the_template_of_gitlab_does_the_same(traces, repository, tmp_path, after, code):
     job = yaml.safe_load((repository / "docs" / "pipelines" / "gitlab.yml").read_text())[".tracelens"]

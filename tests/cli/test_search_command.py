@@ -109,7 +109,7 @@ def test_a_workbook_has_a_row_per_configuration(tmp_path: Path) -> None:
         ["--gpus", "8", "--memory-headroom", "2"],
         ["--gpus", "8", "--objective", "cost"],
         ["--gpus", "8", "-o", "out.pdf"],
-        ["--gpus", "512", "--explain", "99"],
+        pytest.param(["--gpus", "512", "--explain", "99"], marks=pytest.mark.sweep),
     ],
 )
 def test_bad_parameters_are_one_sentence(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -453,6 +453,7 @@ def test_a_query_reaches_the_lake_only(lake, tmp_path):
             ask(lake, statement)
 
 
+@pytest.mark.sweep
 def test_the_command_prints_the_answer_and_nothing_else(lake):
     command = [sys.executable, "-m", "tracelens", "query", str(lake), "SELECT 7 AS x", "--format", "csv"]
     done = subprocess.run(command, capture_output=True, check=True)

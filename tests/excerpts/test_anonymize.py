@@ -32,7 +32,7 @@ from tracelens.types.dtypes import DType
 
 PRIVATE = "sekret"
 #: With stacks and several ranks; compiled; the others with ``-m sweep``.
-QUICK = ("more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz", "torch_compile_triton/trace.json.gz")
+QUICK = ("torch_compile_triton/trace.json.gz",)
 
 
 def figures(trace: Trace) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def figures(trace: Trace) -> dict[str, Any]:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", part(device_traces(), 1000, QUICK))
+@pytest.mark.parametrize("name", part(device_traces()[::-1], 1000, QUICK))
 def test_the_report_is_the_same_but_for_names(real_trace: RealTrace, name: str, tmp_path: Path) -> None:
     trace = real_trace(name)
     path = tmp_path / trace.table.source.removesuffix(".gz")
@@ -178,17 +178,15 @@ def planted_file(name: str, path: Path) -> int:
     return many
 
 
-#: Of each kind of device, compiled, of a serving engine, of several ranks; small.
+#: Compiled, and of several ranks; small.
 PLANTED = (
     "torch_compile_triton/trace.json.gz",
-    "hta/critical_path/simple_add/benchmark_result_493459_1694039959_trace.json.gz",
-    "mi300/gaunernst_bert-small-uncased__1016001.json.gz",
     "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz",
 )
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", part([name for name in recorded_files() if "/et/" not in name], 1000, PLANTED))
+@pytest.mark.parametrize("name", part([name for name in recorded_files() if "/et/" not in name][::-1], 1000, PLANTED))
 def test_no_planted_word_survives(name: str, tmp_path: Path, shared_traces: Path) -> None:
     path, out = tmp_path / "t.json", tmp_path / "a.json"
     if not planted_file(name, path):

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tests.conftest import RealTrace, examples
+from tests.conftest import RealTrace, examples, part
 from tracelens.comparison.whatif.what_if import what_if
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.report.excerpts.op_scripts import op_scripts, write_scripts
@@ -117,7 +117,9 @@ def test_the_step_of_a_script_is_that_of_whatif() -> None:
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "name",
-    ["mi300/resnet_act_checkpoint", "torch_compile_triton/trace", "inference/vllm_decode_full/graph_execution"],
+    part(
+        ["mi300/resnet_act_checkpoint", "torch_compile_triton/trace", "inference/vllm_decode_full/graph_execution"], 3
+    ),
 )
 def test_the_steps_of_real_traces_are_those_of_whatif(real_trace: RealTrace, name: str) -> None:
     trace = real_trace(name)

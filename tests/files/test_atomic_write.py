@@ -169,6 +169,7 @@ def test_modes_are_those_of_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("delays", part([((0.6,),), ((0.1, 0.6),)], 2), ids=len)
 def test_a_real_report_killed_at_random_times_is_old_or_new(
     delays: tuple[float, ...], repository: Path, tmp_path: Path

@@ -15,7 +15,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return Target(tmp_path_factory.mktemp("corpus"))
 
 
-@pytest.mark.parametrize("name", part(INPUTS, 8, [name for name in INPUTS if name.startswith(FAILED)]))
+@pytest.mark.parametrize("name", part(INPUTS, 24, [name for name in INPUTS if name.startswith(FAILED)]))
 def test_every_kept_input_ends_well(name: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(target.work)
     target.run((CORPUS / name).read_bytes())

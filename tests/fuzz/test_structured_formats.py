@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import part
 from tests.fuzz.commands import REQUESTS, VERBS, answers, command_on, sound_files, survives
 from tests.fuzz.documents import FORMATS, ODD, changed, sound
 from tracelens.cli.agents.tools import listed
@@ -82,7 +83,7 @@ def cases(name: str) -> int:
     return ALL // 4 if FORMATS[name][3][0] in READING else ALL
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", part(list(FORMATS), 3))
 def test_changed_documents(name: str, around: dict[str, Path], tmp_path: Path) -> None:
     for number in (None, *range(FAST)):
         check(name, number, around, tmp_path)

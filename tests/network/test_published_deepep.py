@@ -7,6 +7,7 @@ import pytest
 from benchmarks.route import published
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_no_row_of_the_published_tables_is_off_by_more_than_8_percent(shared_data):
     errors = published(shared_data)

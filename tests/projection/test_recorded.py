@@ -45,7 +45,7 @@ COMMUNICATION = ("tp", "cp", "ep", "fsdp", "dp", "pp", "pipeline bubble")
 BESIDE = {"fsdp", "dp"}
 
 
-@pytest.mark.parametrize("case", part(list(STEPS), 3, ["experts beside another micro-batch"]))
+@pytest.mark.parametrize("case", part(list(STEPS), 6, ["experts beside another micro-batch"]))
 def test_a_reported_trace_gives_the_projections_times_back(case: str, tmp_path: Path) -> None:
     """Every operation's count and time to the nanosecond, on every distinct rank; the step within 0.1 %.
 

@@ -184,6 +184,7 @@ def test_joules_of_a_search_are_those_of_the_event_graph(fixed: dict[str, Any]) 
         assert found.best["power_w_gpu"].iloc[0] == pytest.approx(energy.power_w, rel=0.02)
 
 
+@pytest.mark.sweep
 def test_least_energy_is_not_the_fastest_and_no_configuration_that_fits_needs_less(small: Answer) -> None:
     asked = replace(SMALL, objective="energy", strategies=("1d", "2d-seqp"))
     found, fast = answer(asked), answer(replace(asked, objective="time"))

@@ -346,6 +346,7 @@ REAL = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize("name", part(REAL, 3))
 def test_pages_of_real_traces_are_small_and_well_formed(shared_traces, name):

@@ -71,6 +71,7 @@ def test_sequences_in_steps_are_those_that_requests_say_they_spent_there(cost_of
     assert inside == pytest.approx((frame["e2e_ms"] - frame["ttft_ms"]).sum(), rel=1e-9)
 
 
+@pytest.mark.sweep
 def test_one_at_a_time_with_equal_service_waits_as_the_formula_for_such_queues_says(cost_of):
     cost = cost_of(engine=Engine(max_num_seqs=1))
     one = run(cost, dataclasses.replace(BASE, output=Lengths(mean=1), count=1))

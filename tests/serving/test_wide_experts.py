@@ -55,7 +55,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", part(list(PUBLISHED), 9, ("lmsys",)))
+@pytest.mark.parametrize("name", part(list(PUBLISHED), 9))
 def test_published_deployments_are_described_as_run_and_near_what_was_measured(name, capsys):
     words, devices, published_ms = PUBLISHED[name]
     assert main(["serve", "--model", "deepseek-v3", *words.split(), "--format", "json"]) == 0
@@ -197,6 +197,7 @@ def test_acceptance_by_position_is_a_product():
             Speculation.parse(wrong)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", part(range(3), 3))
 def test_more_replicas_never_less_goodput(seed):
     found = [

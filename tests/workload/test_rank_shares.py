@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import row_by_row
+from tests.conftest import part, row_by_row
 from tracelens.predict.workload import ModelConfig, batch_ops, rank_ops
 from tracelens.predict.workload.blocks import block_ops, block_types
 from tracelens.predict.workload.layer_ops import Batch
@@ -79,7 +79,7 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=MODELS, ids=list(MODELS))
+@pytest.fixture(params=part(list(MODELS), 3), ids=list(MODELS))
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> ModelConfig:
     path = tmp_path / f"{request.param}.json"
     path.write_text(json.dumps(MODELS[request.param]))

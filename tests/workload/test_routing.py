@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import examples
+from tests.conftest import examples, part
 from tracelens.errors import InputError, UsageError
 from tracelens.predict.network.traffic import Copies
 from tracelens.predict.workload.token_routing import (
@@ -164,7 +164,9 @@ def test_group_limited_tokens_stay_in_their_groups():
     assert loads(chosen, 256).min() > 20  # 62.5 on average
 
 
-@pytest.mark.parametrize(("ranks", "nodes", "distinct"), [(16, 1.994, 6.519), (32, 3.621, 7.276), (64, 3.984, 7.468)])
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "distinct"), part([(16, 1.994, 6.519), (32, 3.621, 7.276), (64, 3.984, 7.468)], 3)
+)
 def test_nodes_and_ranks_of_a_token_are_the_published_ones(ranks, nodes, distinct):
     """256 experts, top 8, at most 4 nodes: a group is a node."""
     groups = ranks // 8

@@ -8,6 +8,7 @@ import pytest
 
 from tests.analysis.conftest import Builder
 from tests.analysis.work.test_rates import found
+from tests.conftest import part
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.analysis.verdict.verdict import summarize
 
@@ -40,7 +41,7 @@ def test_rates_are_over_the_time_that_kernels_took_together(build: Callable[[], 
 
 
 @pytest.mark.parametrize("apart_us", [0, 100, 250])
-@pytest.mark.parametrize("streams", [1, 2, 3])
+@pytest.mark.parametrize("streams", part([1, 2, 3], 3))
 def test_no_kernel_gains_what_another_beside_it_needs(
     build: Callable[[], Builder], streams: int, apart_us: int
 ) -> None:

@@ -551,6 +551,7 @@ def test_numbered_annotations_that_own_little_or_are_parts_are_no_steps(
     assert ("name parts of a step" in said) == (annotation[2] == (0.0, 1.0))
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_what_is_round_annotations_decides_where_their_name_does_not(shared_traces: Path):
     """Four 'piece N' hold all work of the file: steps, unless one annotation is round all of them."""
@@ -571,10 +572,10 @@ def found_in(trace: Trace) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize(
     ("name", "are_steps"),
-    [
+    part([
         ("iteration ", True), ("train_step_", True), ("trainStep#", True), ("stage 1 step ", True), ("", True),
         ("layer ", False), ("DecoderLayer_", False), ("micro batch ", False), ("epoch 0 / block ", False),
-    ],
+    ], 3),
 )  # fmt: skip
 def test_the_word_next_to_the_number_says_whether_a_range_is_a_step_or_a_part(build, name: str, are_steps: bool):
     b = build()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import RealAnalysis
+from tests.conftest import RealAnalysis, part
 
 pytestmark = pytest.mark.shared
 
@@ -27,8 +27,8 @@ def test_the_first_finding_is_the_experts(real_analysis: RealAnalysis, trace: st
 
 @pytest.mark.parametrize(
     "trace",
-    ["mi300/gaunernst_bert-small-uncased__1016001", "h100/gaunernst_bert-small-uncased__1016001",
-     "mi300/Falconsai_nsfw_image_detection__1016002", "b200/eager_trace"],
+    part(["mi300/gaunernst_bert-small-uncased__1016001", "h100/gaunernst_bert-small-uncased__1016001",
+     "mi300/Falconsai_nsfw_image_detection__1016002", "b200/eager_trace"], 2),
 )  # fmt: skip
 def test_a_trace_bound_by_its_host_says_so_first(real_analysis: RealAnalysis, trace: str) -> None:
     """The device is idle for most of the time: faster kernels would make it wait longer, for all but a percent."""
@@ -39,6 +39,7 @@ def test_a_trace_bound_by_its_host_says_so_first(real_analysis: RealAnalysis, tr
     assert gained_us < 0.01 * analysis.timeline.total_ns / 1000 / max(1, len(analysis.complete_steps))
 
 
+@pytest.mark.sweep
 def test_what_writes_the_cache_is_no_attention(real_analysis: RealAnalysis) -> None:
     """Another attention backend would write it no faster."""
     folder = "inference/vllm_decode_full"

@@ -456,6 +456,7 @@ def test_a_call_without_a_header_belongs_to_no_one(tmp_path):
     assert "without a header" in refused(path)
 
 
+@pytest.mark.sweep
 @given(late=st.lists(st.integers(0, 400), min_size=4, max_size=4), moving=st.integers(5, 90))
 def test_waits_are_differences_of_durations(tmp_path_factory, late, moving):
     """One all-reduce of four ranks: who comes last waits for nobody, the others by how much sooner they came."""

@@ -136,8 +136,8 @@ def without(paths: list[Path], rank: int, number: int, keys: tuple[str, ...]) ->
 GROUP_KEYS = ("Process Group Name", "Process Group Ranks")
 
 
-@pytest.mark.parametrize("number", part(range(24), 3))
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("number", part(range(24), 6))
+@pytest.mark.parametrize("rank", part([0, 1], 2))
 def test_a_call_that_lacks_its_group_is_that_of_the_others_of_its_stream(tmp_path, rank, number):
     """A recorded size of 4 or of 2 leaves one of the stream's two groups: every table is as with the group."""
     paths = Job(ranks=4, straggler=2, late_us=400, rounds=4).write(tmp_path)
@@ -151,7 +151,7 @@ def test_a_call_that_lacks_its_group_is_that_of_the_others_of_its_stream(tmp_pat
     }
 
 
-@pytest.mark.parametrize("number", part(range(1, 23), 3))
+@pytest.mark.parametrize("number", part(range(1, 23), 6))
 @pytest.mark.parametrize("keys", [(*GROUP_KEYS, "Group size"), ("all",)], ids=["of no size", "lost"])
 def test_a_call_of_which_nothing_says_the_group_costs_no_other(tmp_path, number, keys):
     """Two groups on one stream may be it, so it is none of them; the others are matched as if it had been there."""

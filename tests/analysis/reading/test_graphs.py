@@ -156,6 +156,7 @@ def test_a_trace_without_graph_launches_says_that_the_capture_has_nothing_to_giv
     assert notice(found) == "this trace has no graph launches, so --capture built.json is not used"
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_a_decode_of_vllm_is_linked_whole_and_conserves_its_time(real_analysis: RealAnalysis):
     folder = "inference/vllm_decode_full"

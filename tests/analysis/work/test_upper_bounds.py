@@ -54,6 +54,7 @@ def headline(found: Analysis) -> Any:
     return throughput
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_padding_rows_of_grouped_products_are_at_most_and_outside_the_headline(
     shared_traces: Path, tmp_path: Path, real_analysis: RealAnalysis

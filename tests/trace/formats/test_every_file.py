@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TRACES, recorded_traces
+from tests.conftest import TRACES, part, recorded_traces
 from tests.trace.formats.rewritten import sums
 from tests.trace.formats.test_xplane import plain_kernels
 from tracelens.analysis.analyze import analyze
@@ -77,7 +77,7 @@ def plain(path: Path, folder: Path) -> list[Rows]:
     return [plain_rocprof(path)] if path.parent.name.startswith("rocprof") else []
 
 
-@pytest.mark.parametrize("name", others())
+@pytest.mark.parametrize("name", part(others(), 4))
 def test_a_report_has_the_kernels_of_a_plain_reader(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

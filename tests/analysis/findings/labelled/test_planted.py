@@ -232,7 +232,7 @@ def cases() -> Iterator[Case]:
         yield Case(name=f"fp32 {m}", device="h100-sxm", kind="fp32_without_tf32", plant=fp32(m))
 
 
-@pytest.mark.parametrize("case", part(list(cases()), 4), ids=str)
+@pytest.mark.parametrize("case", part(list(cases()), 12), ids=str)
 def test_the_planted_bottleneck_is_the_first_finding(case: Case) -> None:
     program = Program(case.device)
     program.healthy()
