@@ -127,6 +127,7 @@ DEEP = "[" * 100_000
         (json_of, "t.json", DEEP.encode()), (json_of, "t.json", b"\xff"), (json_of, "t.json", b"9" * 5000),
         (toml_of, "t.toml", f"a = {DEEP[:3000]}".encode()), (toml_of, "t.toml", b"\xff = 1"),
         (yaml_of, "t.yaml", b"a: &x [1]\nb: [*x, *x]"), (yaml_of, "t.yaml", DEEP.encode()[:3000]), (yaml_of, "t.yaml", b"a: !!python/object/apply:os.system [id]"),
+        (settings_of, "t.yaml", b"a: 1\n? \n: [2]\n"), (settings_of, "t.yaml", b"a: [{b: {1: 2}}]"), (settings_of, "t.yaml", b"? !!binary " + b"YWFh" * 999 + b"\n: 1"),
         (settings_of, "t.json", b"[1]"),
         (arrays_of, "t.npz", b"PK\x03\x04 no"), (arrays_of, "t.npz", b""),
         (read_requests, "t.jsonl", b'{"timestamp": 1, "input_length": 1e400, "output_length": 2}'),
