@@ -143,6 +143,19 @@ def test_raw_page_is_the_same_as_the_long_one(tmp_path: Path) -> None:
     }
 
 
+def test_a_packed_table_is_said_to_be_packed(tmp_path: Path) -> None:
+    for text, why in (
+        (
+            long_page(ncu_row(0, "gpu__time_duration.sum", "ms", "1")),
+            "ncu.csv.gz is packed, and no PyTorch trace: unpack it first",
+        ),
+        ('{"traceEvents": []}', "no CUDA or ROCm|without counters|no events"),
+    ):
+        (path := tmp_path / "ncu.csv.gz").write_bytes(gzip.compress(text.encode()))
+        with pytest.raises(InputError, match=why):
+            read_counters(path)
+
+
 def test_a_page_without_grids_takes_them_from_the_launch_metrics(tmp_path: Path) -> None:
     head = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
     rows = ['"0","saxpy","launch__grid_size","","16,384"', '"0","saxpy","launch__block_size","","256"']
