@@ -156,14 +156,12 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
     """A run; ``given``: what the command line itself says."""
     if args.batch is not None and args.output is None:
         raise UsageError("--batch needs -o FILE.csv")
-    if given.rate is not None and given.concurrency is not None:
-        raise UsageError("--rate and --concurrency are two kinds of load: give one")
     mode = next((name for name in READ if getattr(args, name)), None)
     if mode is not None:
         read = READ[mode] | {mode}
         refuse_unread(given, configure, f"--{mode.replace('_', '-')}", lambda name: name not in read)
     else:
-        _refuse_without_mode(args)
+        _refuse_without_mode(args, given)
     asked = options_of(ServingConfig, args)
     if mode == "sweep" and args.sweep.startswith("concurrency"):
         if args.find_max_goodput:
@@ -205,12 +203,10 @@ _NOT_OF_A_CURVE = ("trace", "run_name", "arrivals", "variation", "duration")
 
 
 def _curve(args: argparse.Namespace, given: argparse.Namespace, asked: ServingConfig) -> int:
-    from tracelens.files.atomic_write import refuse_file_name
     from tracelens.predict.serving.load_curve import load_curve
     from tracelens.report.serving_report import curve_json, curve_text, write_curve
 
-    if args.output is not None and args.output.suffix not in (".html", ".csv", ".json", ".xlsx"):
-        refuse_file_name(args.output)
+    _refuse_other_file(args.output, ".html", ".csv", ".json", ".xlsx")
     mode = "a load curve (give --rate or --concurrency for one load)"
     refuse_unread(given, configure, mode, lambda name: name in _NOT_OF_A_CURVE)
     levels = [] if args.sweep is None else [round(n) for n in _span(args.sweep, "concurrency", "8..64..8")]
@@ -228,8 +224,17 @@ def _curve(args: argparse.Namespace, given: argparse.Namespace, asked: ServingCo
     return 0
 
 
-def _refuse_without_mode(args: argparse.Namespace) -> None:
-    """UsageError for options of a plain run that some mode alone reads."""
+def _refuse_other_file(path: Path | None, *kinds: str) -> None:
+    from tracelens.files.atomic_write import refuse_file_name
+
+    if path is not None and path.suffix not in kinds:
+        refuse_file_name(path)
+
+
+def _refuse_without_mode(args: argparse.Namespace, given: argparse.Namespace) -> None:
+    """UsageError for options of a plain run that some mode alone reads, and for two loads on the command line."""
+    if given.rate is not None and given.concurrency is not None:
+        raise UsageError("--rate and --concurrency are two kinds of load: give one")
     if args.simulator_profile:
         raise UsageError("--simulator-profile needs --scenarios, whose levels it compares")
     if args.find_max_goodput:
@@ -245,13 +250,11 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
 
 
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
-    from tracelens.files.atomic_write import refuse_file_name
     from tracelens.predict.serving.experiment import experiment_of
     from tracelens.predict.serving.metrics import ServingTimeline
     from tracelens.report.serving_report import served_text, write_folder
 
-    if args.output is not None and args.output.suffix != ".html":
-        refuse_file_name(args.output)
+    _refuse_other_file(args.output, ".html")
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]
     if asked.replay is not None and unused:
