@@ -95,6 +95,7 @@ def test_the_hostile_files_do_run_where_python_itself_looks_in_the_folder(hostil
     assert "HOSTILE" in done.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", part(["struct", "mine"], 2))
 def test_a_name_of_an_extension_is_no_file_of_the_current_folder(hostile: Path, name: str) -> None:
     for file in (f"{name}.py", name):

@@ -85,6 +85,7 @@ def test_reading_damaged_text_takes_time_in_proportion(name: str, tmp_path: Path
     assert grows_linearly(read, 20_000 // len(unit))
 
 
+@pytest.mark.sweep
 def test_megabytes_of_braces_cost_less_than_as_much_of_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACELENS_PURE_PYTHON", "1")  # scanned events cost a third of that
     braces, events = tmp_path / "braces.json", tmp_path / "events.json"

@@ -140,6 +140,7 @@ def test_callers_are_those_of_climbing_one_by_one(forest: list[tuple[int, str, i
         assert callers.outermost(chosen)[place] == (chain[-1] if chain else -1)
 
 
+@pytest.mark.sweep
 @settings(deadline=None, max_examples=examples(200))
 @given(forest=FORESTS)
 def test_calls_are_those_of_every_pair_of_an_event_and_an_op_above_it(forest: list[tuple[int, str, int]]) -> None:

@@ -76,7 +76,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", part(COMMANDS, 4))
+@pytest.mark.parametrize("command", part(COMMANDS, 8))
 def test_no_line_of_an_answer_begins_with_what_a_name_holds(command, work, capsys) -> None:
     try:
         code = main([word.replace("FILE", FILE) for word in command.split()])

@@ -328,6 +328,7 @@ def test_a_question_is_answered_in_few_tokens_and_right(ask: Ask, question: Ques
     question.check(unescaped("\n".join(answers)))
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "trace",

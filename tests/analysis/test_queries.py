@@ -66,6 +66,7 @@ def test_a_ready_query_answers_as_another_engine_does(report, other, name):
     assert rows(report.sql(statement)) == rows(pd.read_sql_query(statement, other))
 
 
+@pytest.mark.sweep
 def test_ready_queries_find_what_the_job_did(job, repository):
     """An answer without rows would agree with anything."""
     whole = tl.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz", steps="file")

@@ -92,6 +92,7 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, argument, message):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_real_traces_of_an_mi300x_run_through(shared_traces, tmp_path, capsys):
     files = sorted(str(path) for path in (shared_traces / "mi300").glob("F*.json.gz"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import part
 from tracelens.cli import main, project, serve
 from tracelens.errors import InputError
 from tracelens.files.documents import beside, told
@@ -76,7 +77,7 @@ def test_every_option_that_may_be_a_file_says_what_a_file_of_settings_may_name_b
     assert writes == {"config", "output", "trace", "export_profile", "calibrate"}
 
 
-@pytest.mark.parametrize("kind", ["above", "absolute", "link", "folder"])
+@pytest.mark.parametrize("kind", part(["above", "absolute", "link", "folder"], 4))
 def test_no_setting_of_an_experiment_file_opens_or_makes_a_file_elsewhere(victim, kind, capsys) -> None:
     experiment = victim.parent / "exp" / "e.json"
     for action in options_of(serve):

@@ -52,6 +52,7 @@ def test_a_folder_with_one_trace_is_its_report(here: Path, capsys: pytest.Captur
     assert capsys.readouterr().err == "note: one holds one trace: tracelens report one/trace.json.gz\n"
 
 
+@pytest.mark.sweep
 def test_a_report_is_named_and_where_to_look(here: Path) -> None:
     assert main(["trace.json.gz"]) == 0
     with pytest.raises(UsageError, match=r"trace\.report is a report that tracelens wrote.*trace\.report/report\.html"):

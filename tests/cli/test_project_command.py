@@ -145,6 +145,7 @@ def test_where_no_split_fits_the_step_without_one_says_so(capsys: pytest.Capture
     assert second.startswith("does not fit: stage 0 needs")
 
 
+@pytest.mark.sweep
 def test_each_point_of_a_sweep_without_degrees_takes_its_own_split(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

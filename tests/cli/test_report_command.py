@@ -250,6 +250,7 @@ def test_a_model_adds_its_utilization(moe: Path, tmp_path: Path, capsys: pytest.
     assert half["mfu"] == pytest.approx(used["mfu"] / 2)
 
 
+@pytest.mark.sweep
 def test_a_model_that_does_not_fit_the_trace_is_a_note(moe: Path, tmp_path: Path) -> None:
     assert report(moe, "-o", tmp_path / "out.json", "--model", "llama3.1-8b") == 0
     document = json.loads((tmp_path / "out.json").read_text())

@@ -188,6 +188,7 @@ def test_measured_exchanges_are_shown_op_by_op_and_never_as_formulas(tmp_path, c
     assert {cell.data_type for cell in cells} == {"s", "n"}
 
 
+@pytest.mark.sweep
 def test_an_exchange_without_sizes_is_measured_and_not_predicted(tmp_path, capsys, repository):
     trace = json.loads(gzip.decompress((repository / "example_traces" / "moe_ep8" / "rank0.json.gz").read_bytes()))
     for event in trace["traceEvents"]:

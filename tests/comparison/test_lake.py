@@ -293,6 +293,7 @@ def test_a_trace_that_changed_stands_in_place_of_what_it_was(folder, tmp_path):
     assert ingest(trace.parent, to, Serial()).known == 1
 
 
+@pytest.mark.sweep
 def test_a_trace_without_a_folder_is_a_run_of_its_whole_name(tmp_path):
     for name in ("Qwen1.5-0.5B.pt.trace.json", "Qwen1.7B.json"):
         small_traces.write(tmp_path / "some" / name, steps=1)

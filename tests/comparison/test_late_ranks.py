@@ -94,6 +94,7 @@ def test_the_ranks_that_changed_are_named_whichever_and_however_many(ranks: int,
         assert sum(each.change_ms for each in found.changes) == found.change_ms
 
 
+@pytest.mark.sweep
 def test_of_the_same_job_twice_no_rank_is_said_to_have_changed() -> None:
     """The intervals of all ranks hold together with 98 %: of 40 pairs few may."""
     found = [compare_sides(job(seed=2 * n), job(seed=2 * n + 1)).ranks for n in range(40)]

@@ -53,6 +53,7 @@ def test_one_program_before_and_after_a_change_is_never_said_to_be_two(shared_tr
     assert said(compare(*(shared_traces / each for each in PAIRS[pair]))) == []
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize("pair", part([(("BERT", "ViT"),), *PAIRS], 5))
 def test_nothing_becomes_what_takes_many_times_as_long(shared_traces: Path, pair: str | tuple[str, str]):

@@ -114,6 +114,7 @@ def test_the_step_of_a_script_is_that_of_whatif() -> None:
     assert module.step_us(2.1) is None
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "name",
@@ -334,7 +335,7 @@ WRONG = {
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("what", part(WRONG, 4))
 def test_a_candidate_that_is_fast_and_wrong_is_refused_without_a_speed_up(what: str) -> None:
     candidate, why = WRONG[what]
     code, said = tried(candidate)

@@ -37,6 +37,7 @@ def test_categories_stay_as_recorded(tmp_path: Path) -> None:
         slim(three_steps().trace(), tmp_path / "k.json", Cut(categories=("kernels",)))
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "steps"),

@@ -83,7 +83,7 @@ def cases(name: str) -> int:
     return ALL // 4 if FORMATS[name][3][0] in READING else ALL
 
 
-@pytest.mark.parametrize("name", part(list(FORMATS), 3))
+@pytest.mark.parametrize("name", part(list(FORMATS), 6))
 def test_changed_documents(name: str, around: dict[str, Path], tmp_path: Path) -> None:
     for number in (None, *range(FAST)):
         check(name, number, around, tmp_path)

@@ -350,6 +350,7 @@ def test_perfetto_is_shown_the_slowest_step_or_the_longest_call_of_a_kernel(moe_
         integrations.perfetto_place(moe_report, step=99)
 
 
+@pytest.mark.sweep
 def test_a_trace_goes_to_perfetto_once_under_a_name_that_nobody_guesses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_what_attends_or_computes_something_else_is_another_call() -> None:
     assert key_of(replace(whole, mask="bottom_right")) == key_of(replace(whole, mask="top_left"))  # of equal lengths
 
 
+@pytest.mark.sweep
 def test_the_traced_configuration_gives_the_traced_step_back(slow: Projection, trace: Path, hopper: System) -> None:
     measured = trace_step(analyze(tl.load(trace), AnalysisOptions()))
     assert measured.step_us == pytest.approx(slow.step_us, rel=1e-3)

@@ -202,6 +202,7 @@ def test_generated_example_has_true_rates_above_effective_ones(repository):
     assert result.notices == ()
 
 
+@pytest.mark.sweep
 def test_the_ranks_of_packed_traces_are_compared_from_python(repository: Path, tmp_path: Path) -> None:
     for rank, (ending, packed) in enumerate(
         [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
@@ -237,6 +238,7 @@ def test_the_clock_of_a_late_rank_is_told_where_it_is_lower(tmp_path):
     assert "its device ran at 1,410 MHz, those of the others at 1,980 (median)" in said
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("slow", part([2, None], 2))
 def test_a_clock_that_is_not_that_of_the_late_rank_explains_nothing(tmp_path, slow):
     said = with_clocks(tmp_path, {rank: 1410.0 if rank == slow else 1980.0 for rank in range(4)})

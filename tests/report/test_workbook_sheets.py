@@ -98,6 +98,7 @@ def test_a_workbook_has_at_most_14_sheets_and_names_the_others(name: str, tmp_pa
     check_workbook(tracelens.report(path, cpu="gloo" in name), tmp_path)
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize("name", part(REAL, len(REAL)))
 def test_so_has_that_of_a_real_trace(name: str, shared_traces: Path, tmp_path: Path) -> None:

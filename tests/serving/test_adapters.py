@@ -97,6 +97,7 @@ def test_rank_0_is_none():
     assert Adapters.of(16, 64, None).slots == 8
 
 
+@pytest.mark.sweep
 @settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 100),

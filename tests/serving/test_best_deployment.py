@@ -143,6 +143,7 @@ def test_the_closed_form_is_near_the_simulation_where_prefill_is_separate():
     assert median["ttft_ms"] < 0.2  # 0.16; 0.06 before decode batches were padded and exchanges had modes
 
 
+@pytest.mark.sweep
 def test_more_devices_and_a_looser_slo_are_never_worse():
     found, few = points_of((4, 8))
     more_found, more = points_of((4, 8, 16))
@@ -196,7 +197,7 @@ def test_the_command_of_every_point_gives_its_figures(model, gpus, tmp_path, cap
         "--output-tokens",
         "64",
     ]
-    assert main(["search", "--serve", *words, "--top", "3", "-o", str(path)]) == 0
+    assert main(["search", "--serve", *words, "--top", "3" if gpus > QUICK_GPUS else "1", "-o", str(path)]) == 0
     shown = capsys.readouterr().out
     rows = pd.read_csv(path)
     assert 1 <= len(rows) <= 3

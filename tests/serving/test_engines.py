@@ -103,6 +103,7 @@ def test_requests_wait_for_the_scheduler_s_next_look() -> None:
     assert seldom["completed"] == always["completed"] == 200
 
 
+@pytest.mark.sweep
 def test_rows_of_inferencex_are_as_its_scripts_start_sglang() -> None:
     row = {**ROW, "system": "b200_sxm", "source": "InferenceX run 1"}
     assert [point_of({**row, "concurrency": n}).recv_interval for n in (8, 16)] == [10, 30]

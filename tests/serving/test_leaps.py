@@ -95,7 +95,7 @@ def both(cost, requests, options):
 
 
 @pytest.mark.parametrize("level", ["low", "medium"])
-@pytest.mark.parametrize("name", part([*CASES, *SHARDED], 4))
+@pytest.mark.parametrize("name", part([*CASES, *SHARDED], 8))
 def test_a_leap_is_its_steps_in_each_case_of_levels(name, level, cost_of):
     fields, options, workload = {**CASES, **SHARDED}[name]
     options = dataclasses.replace(options, levels=(level,))

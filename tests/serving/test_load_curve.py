@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from tests.conftest import part
 from tracelens.errors import UsageError
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.deployment import Engine
@@ -58,7 +59,9 @@ def test_an_slo_that_nothing_keeps_and_one_that_all_keep():
     assert always.about()["held_concurrency"] == 16
 
 
-@pytest.mark.parametrize("given", [{}, {"pp": 2}, {"prefill_replicas": 1}, {"model": "qwen3-30b-a3b", "tp": 2}])
+@pytest.mark.parametrize(
+    "given", part([{}, {"pp": 2}, {"prefill_replicas": 1}, {"model": "qwen3-30b-a3b", "tp": 2}], 3)
+)
 def test_without_host_times_the_operations_are_all_of_a_step(given):
     """Each operation's time is asked of the backend apart, so they add up to the simulated steps only if none is lost."""
     for point in curve_of(engine=engines.IDEAL, levels=(1, 16), **given).points:
@@ -113,6 +116,7 @@ def test_a_load_beyond_the_cache_is_the_last():
     assert curve.points[-1].figures["kv_share"] > 0.9
 
 
+@pytest.mark.sweep
 def test_each_data_parallel_rank_has_its_own_places():
     curve = curve_of("qwen3-30b-a3b", dp=2, ep=2, max_num_seqs=4, slo="e2e=1h")
     assert curve.points[-1].concurrency == 2 * 4
@@ -133,6 +137,7 @@ def test_a_request_that_can_never_fit_ends_with_the_reason():
         curve_of(input_tokens=4096, kv_tokens=2048)
 
 
+@pytest.mark.sweep
 def test_the_number_of_requests_given_is_kept():
     curve = curve_of(requests=20)
     assert {len(point.result.outcome.requests) for point in curve.points} == {20}

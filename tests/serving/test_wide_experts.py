@@ -55,6 +55,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", part(list(PUBLISHED), 9))
 def test_published_deployments_are_described_as_run_and_near_what_was_measured(name, capsys):
     words, devices, published_ms = PUBLISHED[name]

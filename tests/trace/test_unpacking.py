@@ -127,6 +127,7 @@ def test_a_truncated_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert 5_000 < len(table) < 40_000
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_every_real_file_is_read_or_refused_with_a_remedy(shared_traces: Path) -> None:
     refused = {}

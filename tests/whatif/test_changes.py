@@ -355,6 +355,7 @@ def hits(predicted: WhatIf, measured: WhatIf, families: Mapping[str, str]) -> li
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_the_measured_time_lies_in_the_interval_of_four_families_of_five(real_trace: RealTrace) -> None:
     """MI300X to H100, and products from BF16 to INT8 with what Inductor compiled around them."""

@@ -6,7 +6,7 @@ import pytest
 
 import tracelens
 from tests.analysis.conftest import Builder
-from tests.conftest import RealTrace, device_traces, part_of_traces
+from tests.conftest import RealTrace, device_traces, part, part_of_traces
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.comparison.whatif.what_if import what_if
 
@@ -70,7 +70,7 @@ def test_a_host_that_waits_gains_what_its_kernels_do() -> None:
     assert gain_us(trace, 0.8) == pytest.approx(200, rel=0.03)
 
 
-@pytest.mark.parametrize(("host_us", "kernel_us"), [(1000, 60), (1000, 120), (200, 100)])
+@pytest.mark.parametrize(("host_us", "kernel_us"), part([(1000, 60), (1000, 120), (200, 100)], 3))
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_step_recorded_more_often_gains_the_same(host_us: float, kernel_us: float, waits: bool) -> None:
     gains = [gain_us(loop(steps, host_us, kernel_us, waits=waits)) for steps in (2, 3, 8)]

@@ -163,6 +163,7 @@ def test_without_stacks_and_repetition_there_are_no_such_columns(tmp_path: Path)
     assert not {"is_recompute", "parent_module", "call_stack"} & set(frame)
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_a_checkpointed_resnet_repeats_what_the_reference_says(shared_traces: Path, real_analysis: RealAnalysis):
     folder = shared_traces / "mi300"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.sweep
 @settings(max_examples=4)
 @given(st.lists(st.tuples(st.sampled_from(OPS), st.sampled_from(KERNELS), JSON, JSON, JSON), min_size=30, max_size=60))
 def test_no_rule_fails_of_any_arguments(ops: list[tuple[str, str, Any, Any, Any]]) -> None:

@@ -55,7 +55,7 @@ EVERY = tuple((name, dtype, 2_000_000) for name, dtype in zip(
     sorted(planted.FACTORS), ["Float", "BFloat16", "Half", "Float8_e4m3fn", "Long", "Char"] * 2, strict=True))  # fmt: skip
 
 
-@pytest.mark.parametrize("straggler", [None, 0, 3])
+@pytest.mark.parametrize("straggler", part([3, None, 0], 3))
 def test_tables_equal_the_reference(tmp_path, straggler):
     paths = Job(ranks=4, rounds=2, straggler=straggler, end_jitter_us=3, collectives=EVERY).write(tmp_path)
     expected, per_rank = reference.compare(paths)

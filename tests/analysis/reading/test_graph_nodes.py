@@ -184,6 +184,7 @@ def test_two_graphs_with_one_number_are_noticed_by_their_grids(build: Build):
         "((128, 64), (64, 32))", "((256, 64), (64, 32))"}  # fmt: skip
 
 
+@pytest.mark.sweep
 @settings(max_examples=examples(40))
 @given(order=st.permutations(range(4)))
 def test_ids_of_one_stream_in_another_order_are_never_believed(order: list[int]):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.trace.formats.rewritten import EXAMPLE, rocprofv3
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
@@ -34,6 +36,7 @@ def test_kernels_of_another_profiler_get_the_ops_and_shapes_of_the_same_run(tmp_
     )
 
 
+@pytest.mark.sweep
 def test_the_command_takes_the_file(tmp_path: Path) -> None:
     path = rocprofv3(tmp_path / "12_results.json")
     assert main(["report", str(path), "--shapes", str(EXAMPLE), "-o", str(tmp_path / "r.json")]) == 0

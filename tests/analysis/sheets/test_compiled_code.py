@@ -384,6 +384,7 @@ def test_links_out_of_a_folder_are_not_followed(tmp_path: Path) -> None:
         read_compiled_code(tmp_path / "given")
 
 
+@pytest.mark.sweep
 def test_a_report_without_the_option_does_not_load_the_reader(tmp_path: Path) -> None:
     trace = tmp_path / "t.json"
     trace.write_text(json.dumps({"traceEvents": broken_step("1/0").events}))

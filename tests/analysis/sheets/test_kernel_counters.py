@@ -15,6 +15,7 @@ import pytest
 
 import tracelens
 from tests.analysis.conftest import Builder
+from tests.conftest import part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets.device_memory import why_below_roofline
@@ -256,7 +257,8 @@ def test_names_of_a_counter_file_stay_text(build: Build, tmp_path: Path) -> None
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    "name", ["h100/gaunernst_bert-small-uncased__1016001.json.gz", "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"]
+    "name",
+    part(["h100/gaunernst_bert-small-uncased__1016001.json.gz", "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"], 2),
 )
 def test_every_kernel_of_a_real_trace_is_joined_with_its_own_op(
     real_trace: Callable[[str], Trace], tmp_path: Path, name: str

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import RealAnalysis
+from tests.conftest import RealAnalysis, part
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.types.signature import recorded_text
@@ -24,7 +24,9 @@ def texts_of_calls(found: Analysis, row: int, argument: str) -> set[str | None]:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", ["b200/eager_trace", "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace"])
+@pytest.mark.parametrize(
+    "name", part(["b200/eager_trace", "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace"], 2)
+)
 def test_rows_of_one_kernel_show_a_star_exactly_where_their_ops_differ(real_analysis: RealAnalysis, name: str):
     found = real_analysis(name)
     rows = found.frames["unified_perf_summary"]

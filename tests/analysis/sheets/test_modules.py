@@ -229,6 +229,7 @@ def test_paths_are_equal_where_all_above_are(tree: list[tuple[int, int]]) -> Non
     assert len(set(path.tolist())) == len({tuple(text) for text in spelled})
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_checkpointed_resnet_repeats_what_the_reference_says_with_and_without_stacks(
     shared_traces: Path, real_trace: RealTrace

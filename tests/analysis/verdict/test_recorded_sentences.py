@@ -47,6 +47,7 @@ def test_the_bandwidth_of_an_all_reduce_is_all_its_bytes_over_all_its_time(resne
     assert why.endswith("so it waits for a late rank or takes a slower path")
 
 
+@pytest.mark.sweep
 def test_the_experts_of_a_b200_trace_have_a_rate_in_the_verdict(real_analysis: RealAnalysis) -> None:
     summary = summarize(real_analysis("b200/eager_trace"))
     experts = summary.categories[0]
@@ -56,6 +57,7 @@ def test_the_experts_of_a_b200_trace_have_a_rate_in_the_verdict(real_analysis: R
     assert "unmodelled" not in {notice.id for notice in summary.notices}
 
 
+@pytest.mark.sweep
 def test_a_trace_of_a_graphs_capture_is_idle_and_no_step(real_analysis: RealAnalysis) -> None:
     """Ten device events in 57.8 ms, of which the host captures a graph for 55."""
     summary = summarize(real_analysis(DECODE_CAPTURE))
@@ -75,6 +77,7 @@ def test_the_share_of_peak_of_replayed_graphs_is_of_the_matrix_work(real_analysi
     assert rate.device_share == pytest.approx(0.93, abs=0.01)
 
 
+@pytest.mark.sweep
 def test_kernels_of_an_old_recording_are_no_memsets(real_analysis: RealAnalysis) -> None:
     """Nothing but recorded memsets is one (29 us); all gradients of convolutions are ``CONV_bwd``."""
     found = real_analysis(OLD_RESNET, steps=FILE)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, StepWork, Trace, load
 from tracelens.analysis.verdict.verdict import summarize
@@ -147,16 +148,22 @@ def test_options_win_over_what_is_recorded(build):
 
 @pytest.mark.parametrize(
     ("recorded", "reason"),
-    [
-        ({}, "records neither a lookup of token embeddings nor attention with lengths"),
-        ({"indices": [2, 512], "table": (1000, 32)}, "embedding is [1000, 32], the model's [1000, 64]"),
-        ({"indices": [2, 512], "attended": (2, 300)}, "token indices [2, 512] and attention over [300] do not agree"),
-        (
-            {"attended": (2, 512), "calls": 3},
-            "3 attention calls in a step for 1 layers do not determine the tokens per step",
-        ),
-        ({"indices": [2, 1], "attended": (2, 1, 512)}, "attention of a step is not over whole sequences"),
-    ],
+    part(
+        [
+            ({}, "records neither a lookup of token embeddings nor attention with lengths"),
+            ({"indices": [2, 512], "table": (1000, 32)}, "embedding is [1000, 32], the model's [1000, 64]"),
+            (
+                {"indices": [2, 512], "attended": (2, 300)},
+                "token indices [2, 512] and attention over [300] do not agree",
+            ),
+            (
+                {"attended": (2, 512), "calls": 3},
+                "3 attention calls in a step for 1 layers do not determine the tokens per step",
+            ),
+            ({"indices": [2, 1], "attended": (2, 1, 512)}, "attention of a step is not over whole sequences"),
+        ],
+        3,
+    ),
 )
 def test_what_is_not_determined_is_a_notice_and_no_figure(build, recorded, reason):
     assert reason in refusal(steps(build, **recorded))

@@ -89,6 +89,7 @@ def test_a_share_below_100_percent_of_work_at_most_is_shown(shared_traces: Path,
     assert rows["percent_of_peak"].between(1, 100).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 def test_equal_matrices_without_offsets_are_exact_and_in_the_headline(
     shared_traces: Path, tmp_path: Path, real_analysis: RealAnalysis

@@ -73,6 +73,7 @@ def test_a_trace_written_as_packets_has_the_same_kernel_table_and_ops(converted:
     assert here.args(int(here.rows_of([Kind.KERNEL])[0])) == there.args(row)
 
 
+@pytest.mark.sweep
 def test_back_to_kineto(converted: Path, tmp_path: Path) -> None:
     path = tmp_path / "again.json"
     assert main(["convert", str(converted), "-o", str(path)]) == 0
