@@ -7,8 +7,9 @@ FOLDER holds training_points.csv and tables/mlperf_training.csv. Every family is
 it: a family is a model in one release of a framework; ``without model`` leaves the model out of all releases,
 ``unseen`` each device, then each precision, ``elsewhere`` each framework as a whole. Errors are
 |projected / measured - 1| of the step time in percent. Rows of frameworks left out are weighted by n^-0.5 of their
-framework, so that a large table does not speak for all. ``--predictions`` writes the left-out projections for
-``tracelens score``.
+framework, so that a large table does not speak for all, and their bounds reach further by (1 + 1/n)^0.5 in ln for n
+frameworks: so much wider than what was seen is the interval of a further one. ``--predictions`` writes the left-out
+projections for ``tracelens score``.
 
 A step is a sum of parts that constants scale, and the host's time beside them: how the step changes with each constant
 is projected once per row, and the fit runs on that. The least mean of |ln(projected / measured)| with a pull of each
@@ -237,19 +238,21 @@ def left_out(name: str, rows: Sequence[Row], of: Callable[[Row], str]) -> list[t
 
 def spans(ratios: Sequence[float], groups: Sequence[str] | None = None) -> dict[str, float]:
     """Errors of projected over measured, and by which factor at most half and nine tenths of the measured steps were
-    longer or shorter than projected; with few rows the outer ones stand for more (split-conformal quantiles). A row
-    weighs n^-0.5 of the n rows of its group; without ``groups`` all weigh the same.
+    longer or shorter than projected; with few rows the outer ones stand for more (split-conformal quantiles). With
+    ``groups`` a row weighs n^-0.5 of the n rows of its group, and the steps are another group's: they spread more than
+    those of m groups by (1 + 1/m)^0.5.
     """
     count = len(ratios)
     many = Counter(groups or ())
     weight = np.array([many[group] ** -0.5 for group in groups]) if groups else np.ones(count)
     off = np.abs(np.log(ratios))
     order = np.argsort(off)
-    # The share of the weight at or below each row, the row to come among them.
-    below = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
+    # The share of the weight at or below each row, the row to come among them where it is of the same groups
+    below = np.cumsum(weight[order]) / (weight.sum() + (0.0 if groups else weight.mean()))
+    further = (1 + 1 / len(many)) ** 0.5 if groups else 1.0
 
     def within(share: float) -> float:
-        return float(np.exp(np.interp(share, below, off[order])))
+        return float(np.exp(further * np.interp(share, below, off[order])))
 
     error = np.abs(np.array(ratios) - 1)
     return {

@@ -83,6 +83,13 @@ def test_where_the_switch_adds_an_all_reduce_exceeds_the_ring():
     assert link_rates(HardwareSpec.load("a100-sxm-80gb"), adds_in_switch=False).of("all_reduce") == 222.3
     assert link_rates(HardwareSpec.load("mi300x"), adds_in_switch=False).of("all_gather") == 448 * 48 / 64
     assert link_rates(HardwareSpec.load("l40s"), adds_in_switch=False) is None
+    # A chip with other memory has the same links; with fewer of them, the same share of their rate
+    other, measured, fewer = (
+        link_rates(HardwareSpec.load(name), adds_in_switch=True)
+        for name in ("h100-sxm-96gb-hbm2e", "h100-sxm", "h800-sxm")
+    )
+    assert other == measured
+    assert fewer.of("all_gather") == pytest.approx(336.0 * 200 / 450)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import FamilyPower, PowerConstants
 from tracelens.hardware.power import (
+    BY_CLOCK,
     CARRIED,
     KernelWork,
     clock_share,
@@ -25,6 +26,7 @@ from tracelens.hardware.power import (
     kernel_power,
     limited,
     power_constants,
+    room_w,
 )
 
 MEASURED = [spec.name for spec in HardwareSpec.all() if spec.power is not None]
@@ -62,21 +64,36 @@ def test_a_link_has_an_energy_of_its_own() -> None:
 
 
 def test_a_kernel_at_the_limit_takes_as_much_longer_as_its_clock_falls() -> None:
-    """600 W over idle at the full clock; 175 W over idle are left: (175 / 600) ** (1 / 3) of the clock, all of it compute."""
+    """600 W over idle at the full clock; 175 W over idle are left: (175 / 600) ** (1 / 1.7) of the clock, all of it compute."""
     product = work(1000, bf16=4e12)
     full, (held, us) = kernel_power(PLAIN, product).power_w[0], limited(PLAIN, product, 275)
     over = full - 100
-    assert us[0] == pytest.approx(1000 * (over / 175) ** (1 / 3))
+    assert us[0] == pytest.approx(1000 * (over / 175) ** (1 / 1.7))
     assert held.power_w[0] == pytest.approx(275)
 
 
-def test_bytes_keep_their_time_and_lose_energy_with_the_square_of_the_clock() -> None:
+def test_bytes_keep_their_time_and_lose_energy_with_the_clock() -> None:
     stream = work(1000, hbm_bytes=6e9, clocked=0.0)
     over = kernel_power(PLAIN, stream).power_w[0] - 100
     held, us = limited(PLAIN, stream, 250)
     assert us[0] == pytest.approx(1000)
-    assert clock_share(PLAIN, np.array([100 + over]), 250, 0.0)[0] == pytest.approx((150 / over) ** 0.5)
+    assert clock_share(PLAIN, np.array([100 + over]), 250, 0.0)[0] == pytest.approx((150 / over) ** (1 / 0.7))
     assert held.power_w[0] == pytest.approx(250)
+
+
+def test_bf16_products_under_a_limit_are_those_that_were_published() -> None:
+    """One script on H100 PCIe (114 units at 350 W) and SXM (132 at 700 W): 496 and 797 TFLOPS, per unit 0.72."""
+    constants = power_constants(HardwareSpec.load("h100-sxm"))
+    assert constants is not None
+    per_unit_w = room_w(_of(350)) / 114 / (room_w(constants) / 132)
+    assert per_unit_w ** (1 / (1 + BY_CLOCK)) == pytest.approx((496 / 114) / (797 / 132), rel=0.03)
+
+
+def _of(watts: float) -> PowerConstants:
+    found = power_constants(HardwareSpec.load("h100-pcie"))
+    assert found is not None
+    assert found.limit_w == watts
+    return found
 
 
 def test_a_limit_below_the_waiting_device_is_refused() -> None:

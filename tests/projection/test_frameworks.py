@@ -28,6 +28,7 @@ from tracelens.predict.projection.overheads import PLAIN, kernel_factor, slowdow
 from tracelens.predict.projection.step import project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
+from tracelens.predict.workload.rank_ops import COPIED, RankLayer, block, copied, is_repeated, separate
 
 ROW = {
     "id": "1", "model": "llama3.1-8b", "kind": "dense", "gpu": "H100-80GB-SXM", "n_gpus": "8", "tp": "1", "pp": "1",
@@ -138,6 +139,44 @@ def test_torchtitan_s_eager_steps_and_its_selective_checkpointing_are_as_it_runs
     assert compiled.parallel.recompute_modules == per_op.parallel.recompute_modules
     assert "mlp_down" in compiled.parallel.recompute_modules
     assert compiled.step_us == per_op.step_us < eager.step_us
+
+
+def test_fsdp2_copies_weights_out_before_either_pass_and_gradients_in_after() -> None:
+    """Of 1,000 weights 2 bytes are read and written before either pass; 2 read and 4 written of their gradients. Casts
+    to FP8 read 2 bytes twice, once for the scale of the whole tensor, and write 1.
+    """
+    layer, parallel = RankLayer(letter="*", ops=(), dense=1000), ParallelConfig(dp=8, zero=3)
+    moved = {(op.name, op.phase): op.model.hbm_bytes() for op in copied(layer, parallel).ops}
+    assert moved == {(COPIED, "forward"): 4000, (COPIED, "dgrad"): 4000, (COPIED, "wgrad"): 6000}
+    narrow = copied(layer, replace(parallel, precision="fp8")).ops
+    assert [op.model.hbm_bytes() for op in narrow if op.part == "quantize"] == [5000, 5000]
+    assert not any(is_repeated(op, "*", replace(parallel, recompute="full")) for op in narrow if op.name == COPIED)
+    assert not any(op.part == "quantize" for op in copied(replace(layer, letter="head"), parallel).ops)
+
+
+@given(st.sampled_from(["llama3.1-8b", "qwen3-30b-a3b", "gpt3-175b"]), st.sampled_from([1, 2, 4]))
+def test_products_of_their_own_have_the_same_flops_and_read_their_input_again(name: str, tp: int) -> None:
+    model, parallel = ModelConfig.named(name), ParallelConfig(tp=tp, dp=8)
+    layer = block(model, parallel, model.layers[0][0], 4096)
+    apart = separate(layer, model, parallel)
+    products, parts = ([op for op in each.ops if op.part == "gemm"] for each in (layer, apart))
+    assert sum(op.model.flops() for op in parts) == sum(op.model.flops() for op in products)
+    assert sum(op.model.hbm_bytes() for op in parts) > sum(op.model.hbm_bytes() for op in products)
+    assert [op.name for op in parts].count("attention.qkv") == 3 * 3
+
+
+def test_only_what_says_so_runs_as_torchtitan_does() -> None:
+    """Compiled rotary positions in complex numbers take five times as long; eager ones are slow for that already."""
+    titan, others = named("torchtitan"), [each for each in frameworks().values() if "titan" not in each.name]
+    here = System.load("dgx-h100")
+    software = titan.software(here, "bf16")
+    assert (software.rotary, software.copied, software.separate) == (5, 1, 1)
+    assert titan.eager(software).memory * titan.eager(software).rotary == software.memory * titan.eager_memory
+    assert {(one.rotary, one.separate) for one in (each.software(here, "bf16") for each in others)} == {(1, 0)}
+    assert [each.name for each in others if each.copies_weights] == ["automodel"]
+    with_zero_1 = project_row(ROW | {"framework": "torchtitan", "fsdp_shard": "zero1"}).projection
+    assert with_zero_1 is not None
+    assert not any(op.name == COPIED for layers in with_zero_1.job.built.values() for one in layers for op in one.ops)
 
 
 def test_slower_memory_leaves_a_die_s_caches_as_they_are() -> None:
@@ -342,3 +381,19 @@ def test_a_row_says_whether_its_batch_was_assumed_and_where_it_contradicts_itsel
     assert "32 micro-batches of 1 per replica" in second["assumed"]
     assert first["doubtful"] == second["doubtful"] == ""
     assert third["doubtful"].startswith("its 1200 TFLOPS at 7500 tokens/s are 160 GFLOP per token, 3.")
+
+
+def test_scales_by_row_are_gathered_in_16_bits_and_a_silent_table_of_maxtext_recomputes_as_its_scripts_do() -> None:
+    row = ROW | {"framework": "torchtitan", "tp": "8", "dp": "1"}
+    by_row, by_tensor = (
+        project_row(row | {"precision": said}).projection for said in ("FP8-rowwise", "FP8-tensorwise")
+    )
+    assert by_row is not None
+    assert by_tensor is not None
+    assert by_row.breakdown_us["tp"] > by_tensor.breakdown_us["tp"]
+    assert by_row.breakdown_us["quantize"] > by_tensor.breakdown_us["quantize"]
+    silent, none = (project_row(ROW | {"framework": "MaxText", "recompute": said}).projection for said in ("", "none"))
+    assert silent is not None
+    assert none is not None
+    assert silent.parallel.recompute_modules == frameworks()["maxtext"].recompute_modules
+    assert none.parallel.recompute == "none"

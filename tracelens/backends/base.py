@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.device_figures import Calibration, Link
+from tracelens.hardware.device_figures import BusBandwidth, Calibration, Link
 from tracelens.hardware.power import device_at
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.predict.network.cluster import Cluster
@@ -133,9 +133,10 @@ def link_rates(device: HardwareSpec, *, adds_in_switch: bool) -> Rates | None:
 
     All-reduce was measured as size/time * 2(n-1)/n. Where the switch adds that is the switch's figure, and size/time
     its rate. Elsewhere it is the ring's, unless it is far above the all-gather's: a ring takes as long for both trips,
-    so a switch added during the measurement. A pair's measured rate (a mesh) counts for every pair.
+    so a switch added during the measurement. A pair's measured rate (a mesh) counts for every pair. A device whose
+    collectives nobody measured gets as large a share of its link as the one whose constants stand in for its own.
     """
-    link, busbw = device.link, device.busbw
+    link, busbw = device.link, _busbw(device)
     if link is None:
         return None
     gathered = link.achievable_gb_s
@@ -151,6 +152,18 @@ def link_rates(device: HardwareSpec, *, adds_in_switch: bool) -> Rates | None:
         return dataclasses.replace(rates, in_switch_gb_s=reduced * busbw.ranks / (2 * (busbw.ranks - 1)))
     by_ring = gathered is None or reduced <= _RING_SPREAD * gathered
     return dataclasses.replace(rates, all_reduce_gb_s=min(reduced, link.gb_s)) if by_ring else rates
+
+
+def _busbw(device: HardwareSpec) -> BusBandwidth | None:
+    link, like = device.link, device.calibrated_like
+    if device.busbw is not None or link is None or link.achievable_gb_s or link.p2p_achievable_gb_s or like is None:
+        return device.busbw
+    other = HardwareSpec.load(like)
+    if other.busbw is None or other.link is None:
+        return None
+    by = link.gb_s / other.link.gb_s
+    rates = {name: getattr(other.busbw, name) for name in BusBandwidth.SOURCES}
+    return dataclasses.replace(other.busbw, **{name: rate and by * rate for name, rate in rates.items()})
 
 
 #: How far a stated size of memory may be from the file's: with or without what error correction takes.

@@ -6,8 +6,8 @@ A kernel that takes ``t`` draws ``idle + D / (1 + (D / C) ** s) ** (1 / s)``, wh
 
 and ``C`` what the limit leaves over idle. Far below the limit that is ``idle + D``, far above it the limit; ``s`` is
 how sharp the bend is. Times are those at the device's own limit, where the clock has fallen already: the watts of a
-kernel need no time but its own. Below that limit the clock falls further, the energy of a switched transistor with its
-square (voltage goes with the clock), and what follows the clock takes longer (``limited``).
+kernel need no time but its own. Below that limit the clock falls further, the energy of a switched transistor with it
+(``BY_CLOCK``), and what follows the clock takes longer (``limited``).
 
 Constants are of a device file's ``[power]``, fitted by ``benchmarks/fit_power.py``. Every function takes arrays, a row
 per kernel, and returns NaN where something is unknown. docs/energy.md has the measured errors.
@@ -43,6 +43,11 @@ _NEAREST = {
 #: How much wider an interval is with another device's energies. On B200 and GB200 each other's are 13 and 16 % off
 #: settled readings, their own 11 %; 17 and 22 % where idle and active watts rise and fall with the limit.
 CARRIED = 1.2
+#: The power of the clock that energy goes with: 2 where voltage goes with the clock, 0 at the least voltage. BF16
+#: products of H100 PCIe (350 W, 114 units) and SXM (700 W), one script, 496 and 797 TFLOPS
+#: (zzc0721/torch-performance-test-data issues 95 and 79): 0.67. Of Meta's H100 at 500 W, 585 TFLOPS (pytorch/ao pull
+#: request 2185), against this package's 764 of the SXM: 0.6 to 0.8.
+BY_CLOCK = 0.7
 J_PER_KWH = 3.6e6
 _MILLION = 1e6
 #: The least share of a clock that a limit brings it down to.
@@ -134,7 +139,7 @@ def power_constants(device: HardwareSpec) -> PowerConstants | None:
 
     Energies of an operation stay, and so do watts of an idle or busy device, but that they fall with a lower limit;
     ``carried_from`` names the other device. None for an architecture that nobody measured, and where the device's limit
-    is unknown. At another clock (``HardwareSpec.at_clock``) what a device draws over idle goes with its square.
+    is unknown. At another clock (``HardwareSpec.at_clock``) energies go with it (``BY_CLOCK``).
     """
     found = device.power or _of_architecture(device)
     return found if found is None or device.clock_scale == 1 else _at_clock(found, device.clock_scale)
@@ -143,8 +148,8 @@ def power_constants(device: HardwareSpec) -> PowerConstants | None:
 def _at_clock(constants: PowerConstants, share: float) -> PowerConstants:
     families = {
         name: replace(
-            row, terms={key: value * share**2 for key, value in row.terms.items()},
-            flop_pj={key: value * share**2 for key, value in row.flop_pj.items()},
+            row, terms={key: value * share**BY_CLOCK for key, value in row.terms.items()},
+            flop_pj={key: value * share**BY_CLOCK for key, value in row.flop_pj.items()},
         )
         for name, row in constants.families.items()
     }  # fmt: skip
@@ -256,7 +261,7 @@ def clock_share(constants: PowerConstants, power_w: Watts, limit_w: float, clock
     low, high = np.full(np.shape(over), _SLOWEST), np.ones(np.shape(over))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        fits = over * middle**2 / _longer(middle, follows) <= room
+        fits = over * middle**BY_CLOCK / _longer(middle, follows) <= room
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
     shares: Watts = np.where(over <= room, 1.0, low)
     return shares
@@ -265,9 +270,9 @@ def clock_share(constants: PowerConstants, power_w: Watts, limit_w: float, clock
 def device_at(device: HardwareSpec, watts: float) -> HardwareSpec:
     """The device under a limit of ``watts``, at the clock of what draws all that it has: products of a long step.
 
-    Where its energies are known the clock is ``clock_share``, else the cube root of the share of its design power,
-    since power goes with clock times voltage squared, and voltage with the clock. Its energies (``power``) saturate at
-    that limit. UsageError where the design power is unknown, or an idle device draws more.
+    Where its energies are known the clock is ``clock_share``, else what that law gives of its design power. Its
+    energies (``power``) saturate at that limit. UsageError where the design power is unknown, or an idle device draws
+    more.
     """
     base = device.matrix_cores.clock_mhz if device.matrix_cores is not None else device.clock_mhz
     if device.tdp_w is None or base is None:
@@ -276,7 +281,7 @@ def device_at(device: HardwareSpec, watts: float) -> HardwareSpec:
         raise UsageError(f"a power limit must be above 0 W, got {watts:g}")
     own = device.power or _of_architecture(device)
     if own is None:
-        return device.at_clock(base * device.clock_scale * min(1.0, watts / device.tdp_w) ** (1 / 3))
+        return device.at_clock(base * device.clock_scale * min(1.0, watts / device.tdp_w) ** (1 / (1 + BY_CLOCK)))
     share = float(clock_share(own, np.array(own.share * own.limit_w), watts))
     held = device.at_clock(base * device.clock_scale * share)
     return replace(held, power=replace(own, limit_w=min(watts, own.limit_w)))
@@ -298,7 +303,7 @@ def limited(constants: PowerConstants, work: KernelWork, limit_w: float | None) 
         return drawn, work.time_us
     clock = clock_share(constants, drawn.power_w, limit_w, work.clocked)
     longer = _longer(clock, np.asarray(work.clocked, np.float64))
-    by, idle = clock**2 / longer, constants.idle_w
+    by, idle = clock**BY_CLOCK / longer, constants.idle_w
     most = constants.most * limit_w
     held = Drawn(*(np.minimum(idle + np.maximum(each - idle, 0.0) * by, most) for each in drawn))
     return held, work.time_us * longer

@@ -107,7 +107,7 @@ def _count_apart(made: dict[str, str]) -> None:
 
 
 #: torchtitan's selective checkpointing per operation saves attention and every other matrix product.
-PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down")
+PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down", "rope")
 _NOTHING = frozenset({
     "none", "no", "n", "✗", "off", "false", "0", "na", "n/a", "-", "disabled", "without", "w/o", "recipe", "no ac",
     "no recompute", "no recomputation", "not used", "no activation checkpointing",
@@ -174,7 +174,7 @@ def recomputation_of(text: str) -> Recomputation | None:
     """What the backward repeats. None for words that name nothing known.
 
     >>> recomputation_of("per-op SAC").modules, recomputation_of("full, 72 of 80 layers").layers
-    (('attention_out', 'layernorm', 'mlp_act', 'mlp_down'), 72)
+    (('attention_out', 'layernorm', 'mlp_act', 'mlp_down', 'rope'), 72)
     """
     word = re.sub(r"[\s_\-]+", " ", text.strip().lower()).strip()
     if text.strip().lower() in _NOTHING or word in _NOTHING:
@@ -453,7 +453,7 @@ def _step(
     software = framework.software(system, parallel.precision, framework.runs(parallel.attention))
     software = replace(software, **options.constants)
     if _EAGER.search(row.get("notes", "").lower()):
-        software = replace(software, memory=software.memory * framework.eager_memory)
+        software = framework.eager(software)
     # Of several chunks per rank, "1F1B" is the interleaved one
     named = schedule_of(row["schedule"]) if row.get("schedule") else None
     is_default = parallel.pp == 1 or (named == "1f1b" and parallel.vpp > 1)
@@ -611,6 +611,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         fused_loss=framework.has_fused_loss,
         lora=LORA_RANK if _is_lora(row) else 0,
         attention="unfused" if framework.attention == "unfused" else "flash",
+        wide_gathers=_gathers_wide(row, framework),
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
         **_recomputing(said, model, framework),
     )
@@ -620,6 +621,10 @@ def configuration(row: Mapping[str, str]) -> Configured:
         open_recomputation=row.get("recompute", "").lower() in ("", *_ELSEWHERE),
         assumptions=tuple(assumptions),
     )
+
+
+def _gathers_wide(row: Mapping[str, str], framework: Framework) -> bool:
+    return framework.wide_by_row and "rowwise" in re.sub(r"[\s_-]", "", row.get("precision", "").lower())
 
 
 def _launched(row: Mapping[str, str], model: ModelConfig, parallel: ParallelConfig) -> ParallelConfig:
@@ -685,7 +690,7 @@ def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomp
     if layers is not None:
         said = f"{layers} layers recomputed, as MLPerf's script for {row['gpu']} sets"
         return Recomputation(kind="full", layers=layers), None, [said]
-    if text.lower() not in _ELSEWHERE:
+    if text.lower() not in _ELSEWHERE and (text or not framework.recompute_modules):
         return recomputation_of(text or "none") or Recomputation(kind="none"), None, []
     recipe = recipe_of(row)
     if recipe is None and framework.recompute_modules:

@@ -27,7 +27,7 @@ from tracelens.comparison.whatif import WhatIfOptions
 from tracelens.comparison.whatif.changes import PLACE, changes
 from tracelens.comparison.whatif.plan import LEAST, LIKELY, MOST, Z90, ChangePlan, Subject, price
 from tracelens.files.option_fields import build_options, takes
-from tracelens.hardware.power import power_constants, room_w
+from tracelens.hardware.power import BY_CLOCK, power_constants, room_w
 from tracelens.trace.narrow_columns import Column
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -243,8 +243,7 @@ _ROUNDING = 1e-3
 def _energy(trace: Trace, plan: ChangePlan, asked: Mapping[str, Any], after: StepFigures) -> EnergyChange | None:
     """Of a step that is ``after``; None where no clock and no limit is asked for, or more than these.
 
-    What work draws over a waiting device goes with the square of the clock, however long it takes, and stays within the
-    limit as long as it runs.
+    What work draws over a waiting device goes with the clock (``BY_CLOCK``), however long it takes, within the limit.
     """
     from tracelens.analysis.analyze import analyze
 
@@ -262,7 +261,7 @@ def _energy(trace: Trace, plan: ChangePlan, asked: Mapping[str, Any], after: Ste
     before_s, after_s = total_ns / steps / NS_PER_S, after.step_us / US_PER_S
     old = [float(each[0]) / steps for each in whole]
     most_j = room_w(constants) * (after.step_us - after.idle_us) / US_PER_S
-    over_j = [max(joules - idle_w * before_s, 0.0) * clock**2 for joules in old]
+    over_j = [max(joules - idle_w * before_s, 0.0) * clock**BY_CLOCK for joules in old]
     new = [idle_w * after_s + min(joules, most_j) for joules in over_j]
     if over_j[0] > most_j * (1 + _ROUNDING):
         if clock > 1:

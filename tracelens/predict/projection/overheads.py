@@ -97,7 +97,7 @@ _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
 
 class Software(Record, frozen=True, kw_only=True):
-    """How a framework's kernels and host differ from what backends price: ten constants, the defaults not fitted.
+    """How a framework's kernels and host differ from what backends price; the defaults are not fitted.
 
     ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything
     that streams memory; ``scan`` a state-space scan, ``biased_experts`` grouped products
@@ -107,7 +107,9 @@ class Software(Record, frozen=True, kw_only=True):
     found on published steps; of the whole step, nothing. ``gathers_again``: the share of its gather that FSDP repeats
     for the backward of a layer which is not recomputed in full; 0: weights stay gathered from the forward on.
     ``scale_loss``: the share that a step takes longer per e-fold of ranks beyond eight, as stragglers, jitter and
-    congestion together; steps that differ in ranks alone do not tell these apart.
+    congestion together; steps that differ in ranks alone do not tell these apart. ``rotary`` multiplies what rotary
+    positions move; ``copied`` and ``separate``, 0 or 1: whether FSDP moves weights between its buffers and the
+    parameters, and whether queries, keys, values and gates have products of their own (``rank_ops``).
     """
 
     products: float = 1.0
@@ -120,12 +122,15 @@ class Software(Record, frozen=True, kw_only=True):
     graphed: float = 0.6
     gathers_again: float = 1.0
     scale_loss: float = 0.0
+    rotary: float = 1.0
+    copied: float = 0.0
+    separate: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("products", "attention", "memory", "scan", "biased_experts"):
+        for name in ("products", "attention", "memory", "scan", "biased_experts", "rotary"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again", "scale_loss"):
+        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again", "scale_loss", "copied", "separate"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 
@@ -135,8 +140,10 @@ class Software(Record, frozen=True, kw_only=True):
             return self.scan
         if op.part == "attention":
             return self.attention
-        if op.is_communication:
+        if op.is_communication or op.name == rank_ops.COPIED:
             return 1.0
+        if op.name == rank_ops.ROPE:
+            return self.memory * self.rotary
         if op.part == "experts" and op.model.engine == "matrix":
             return self.products * self.biased_experts
         return self.products if op.model.engine == "matrix" else self.memory

@@ -29,9 +29,9 @@ TPOverlap: TypeAlias = Literal["none", "backward", "all"]
 #: How tokens reach experts: a copy per chosen expert, or one per rank, and over the network one per node.
 Dispatcher: TypeAlias = Literal["alltoall", "deepep"]
 #: What selective recomputation runs again, as Megatron-LM's ``--recompute-modules`` names it, and single operations:
-#: attention_out, mlp_act, mlp_down.
+#: attention_out, mlp_act, mlp_down, rope.
 MODULES = (
-    "attention_out", "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "mlp_down", "moe", "moe_act",
+    "attention_out", "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "mlp_down", "moe", "moe_act", "rope",
     "shared_experts",
 )  # fmt: skip
 
@@ -239,7 +239,8 @@ class ParallelConfig(TrainingOptions):
     backward of another, in schedules that have one after the other. ``dispatcher``: how many copies of a token
     travel. ``grouped`` False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``:
     how unequal the experts are that tokens choose. ``placement``: which ranks share a node, where it is not the
-    order above. UsageError for degrees that do not fit each other.
+    order above. ``wide_gathers``: tensor ranks narrow a product's input and its output's gradient after they gathered
+    them, as with scales by row in torchtitan. UsageError for degrees that do not fit each other.
     """
 
     sequence_parallel: bool = False
@@ -249,6 +250,7 @@ class ParallelConfig(TrainingOptions):
     skew: Skew = UNIFORM
     placement: GroupPlacement | None = None
     summa_blocks: int | None = None
+    wide_gathers: bool = False
 
     def __post_init__(self) -> None:
         for name in _DEGREES:

@@ -26,7 +26,10 @@ __all__ = [
 #: The model's ends, as ``RankLayer.letter`` has them.
 ENDS = ("embedding", "head")
 #: Modules that are one operation.
-_SINGLE = {"attention_out": "attention.out", "mlp_act": "mlp.activation", "mlp_down": "mlp.down"}
+ROPE = "attention.rope"
+_SINGLE = {"attention_out": "attention.out", "mlp_act": "mlp.activation", "mlp_down": "mlp.down", "rope": ROPE}
+#: What FSDP2's copies of a layer's weights and gradients are called, and torchao's casts of weights.
+COPIED, CAST = "fsdp.copy", "weights.quantize"
 
 
 class RankLayer(Record, frozen=True, kw_only=True):
@@ -87,6 +90,61 @@ def _block(config: ModelShape, parallel: ParallelConfig, kind: BlockType, letter
     return RankLayer(letter=letter, ops=tuple(made), dense=dense, expert=expert)
 
 
+def separate(layer: RankLayer, shape: ModelShape, parallel: ParallelConfig) -> RankLayer:
+    """``layer`` with products of their own for queries, keys and values, and for a gate, which other frameworks put
+    into one: each reads the input, and what they say of its gradient is added up.
+    """
+    made: list[RankOp] = []
+    for op in layer.ops:
+        parts = _parts(op, shape, parallel)
+        if len(parts) < 2 or not isinstance(op.model, GEMM):
+            made.append(op)
+            continue
+        whole, is_k = op.model, op.phase == "dgrad"
+        apart = (replace(whole, k=width) if is_k else replace(whole, n=width) for width in parts)
+        made += [replace(op, model=model) for model in apart]
+        if is_k:
+            elements = whole.m * (whole.n or 1)
+            added = Movement(read=((len(parts) * elements, parallel.width),), written=((elements, parallel.width),))
+            made.append(RankOp(name=f"{op.name}.sum", phase="dgrad", part="memory", model=added))
+    return replace(layer, ops=tuple(made))
+
+
+def _parts(op: RankOp, shape: ModelShape, parallel: ParallelConfig) -> tuple[int, ...]:
+    """What a product's columns belong to; nothing where it is one thing."""
+    if op.part != "gemm":
+        return ()
+    if op.name == "attention.qkv":
+        keys = 1 if shape.key_is_value else 2
+        width = max(shape.kv_heads // parallel.tp, 1)
+        return (shape.q_heads // parallel.tp * shape.d_qk, *(width * shape.d_qk, width * shape.d_v)[:keys])
+    if op.name.endswith(".up") and shape.gated and isinstance(op.model, GEMM):
+        width = (op.model.k if op.phase == "dgrad" else op.model.n) or 0
+        return (width // 2, width // 2)
+    return ()
+
+
+def copied(layer: RankLayer, parallel: ParallelConfig) -> RankLayer:
+    """``layer`` with what FSDP2 does around its transfers: gathered weights are copied out of the buffer of the gather
+    into parameters before either pass, gradients into the buffer of the scatter, in the type that they are summed in
+    (torch.distributed.fsdp ``_fsdp_collectives.py``: split_with_sizes_copy, chunk_cat). Before either pass weights that
+    are no experts' are cast to the narrow type of their products, after a pass for a scale of the whole tensor, since
+    neither is kept.
+    """
+    held, width = layer.dense + layer.expert + layer.frozen, parallel.width
+    out = Movement(read=((held, width),), written=((held, width),))
+    trained = layer.dense + layer.expert
+    back = Movement(read=((trained, width),), written=((trained, parallel.gradient_width),))
+    before: tuple[Pass, ...] = ("forward", "dgrad")
+    made = [RankOp(name=COPIED, phase=phase, part="memory", model=out) for phase in before]
+    made += [RankOp(name=COPIED, phase="wgrad", part="memory", model=back)] if trained else []
+    if parallel.computed_in.width_bytes < width.width_bytes and layer.letter not in ENDS:
+        reads = 1 if parallel.precision == "mxfp8" else 2
+        cast = Movement(read=((layer.dense, width),) * reads, written=((layer.dense, parallel.computed_in),))
+        made += [RankOp(name=CAST, phase=phase, part="quantize", model=cast) for phase in before]
+    return replace(layer, ops=(*made, *layer.ops))
+
+
 def weights(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int) -> dict[str, int]:
     """Parameters that this rank holds of each operation of a block, by the operation's name."""
     rank = TrainingRank(shape=config, parallel=parallel, sequence=sequence)
@@ -100,7 +158,7 @@ def _block_ops(rank: TrainingRank, letter: str) -> list[LayerOp]:
 
 def is_repeated(op: RankOp, letter: str, parallel: ParallelConfig) -> bool:
     """Whether the backward runs this operation of a block of ``letter`` again, by ``parallel.recompute``."""
-    if op.phase != "forward" or parallel.recompute == "none" or letter in ENDS:
+    if op.phase != "forward" or parallel.recompute == "none" or letter in ENDS or op.name == COPIED:
         return False
     return parallel.recompute == "full" or any(_repeats(each, op, letter) for each in parallel.recompute_modules)
 

@@ -119,7 +119,7 @@ class TrainingRank(Record, frozen=True, kw_only=True):
     @property
     def gathered(self) -> DType:
         """What tensor ranks gather of a product's input, and of its output's gradient: they are narrowed before."""
-        return self.parallel.computed_in if self.is_narrow else self.width
+        return self.parallel.computed_in if self.is_narrow and not self.parallel.wide_gathers else self.width
 
     @property
     def weight_share(self) -> int:
@@ -223,8 +223,9 @@ class TrainingRank(Record, frozen=True, kw_only=True):
         if split in _DIVIDED and self.is_narrow:
             dgrad = replace(dgrad, dtype=made.dtype, dtype_out=self.width)
             wgrad = replace(wgrad, dtype=made.dtype, dtype_b=made.dtype)
-            inputs = (self.rows if split == "column" else made.m) * made.k
-            outputs = (self.rows if split == "row" else made.m) * made.n
+            rows = made.m if parallel.wide_gathers else self.rows
+            inputs = (rows if split == "column" else made.m) * made.k
+            outputs = (rows if split == "row" else made.m) * made.n
             yield from self.narrowing(name, inputs, outputs)
         wgrad = replace(wgrad, dtype_out=parallel.gradient_width)
         if split in _DIVIDED and parallel.precision == "mxfp8":

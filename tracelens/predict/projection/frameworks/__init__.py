@@ -61,8 +61,12 @@ class Framework(Record, frozen=True, kw_only=True):
     ``products``: factors on matrix products by device (``"any"``: every other one) and precision. ``zero``,
     ``precision`` and ``ep``: what a table that does not say is taken to mean; None: it has to. ``selective_modules``:
     what its selective recomputation repeats; ``eager_memory``: how much longer its memory-bound operations take where
-    nothing compiles them. ``residuals`` by what was left out and by kind of model; ``seen``: the precisions of each
-    device that its constants were fitted on. ``keeps_gathered``: FSDP gathers a layer's weights for its backward only
+    nothing compiles them, ``rotary_memory``: how much longer rotary positions do where something does;
+    ``copies_weights``: FSDP copies weights and gradients between its buffers and the parameters;
+    ``separates_projections``: queries, keys, values and gates have products of their own; ``wide_by_row``: in FP8 with
+    scales by row tensor ranks gather in 16 bits. ``residuals`` by what was left out and by kind of model; ``seen``: the
+    precisions of each device that its constants were fitted on.
+    ``keeps_gathered``: FSDP gathers a layer's weights for its backward only
     where its forward is repeated.
     """
 
@@ -80,6 +84,10 @@ class Framework(Record, frozen=True, kw_only=True):
     recompute_modules: tuple[str, ...] = ()
     selective_modules: tuple[str, ...] = ()
     eager_memory: float = 1.0
+    rotary_memory: float = 1.0
+    copies_weights: bool = False
+    separates_projections: bool = False
+    wide_by_row: bool = False
     source: str = ""
     fitted_on: str = ""
     constants: Mapping[str, float] = msgspec.field(default_factory=dict)
@@ -108,7 +116,7 @@ class Framework(Record, frozen=True, kw_only=True):
     def software(self, system: System, precision: str, attention: Attention = "flash") -> Software:
         """The constants of a step on ``system`` in ``precision`` with that attention kernel."""
         if self.has_pooled_constants:
-            return frameworks()[POOLED].software(system, precision, attention)
+            return self._own(frameworks()[POOLED].software(system, precision, attention))
         given: dict[str, Any] = dict(self.constants)
         device = system.device
         names = (*_names(system), ANY)
@@ -116,7 +124,19 @@ class Framework(Record, frozen=True, kw_only=True):
         key = Precision.of(precision).calibrated.value
         given["products"] = table.get(key, table.get("bf16", 1.0))
         given["attention"] = given.get("attention", 1.0) * kernel_factor(attention, device)
-        return replace(PLAIN, **given, **({"gathers_again": 0.0} if self.keeps_gathered else {}))
+        return self._own(replace(PLAIN, **given))
+
+    def _own(self, software: Software) -> Software:
+        """With what its file says of it, fitted or not."""
+        return replace(
+            software, rotary=self.rotary_memory, copied=float(self.copies_weights),
+            separate=float(self.separates_projections),
+            gathers_again=0.0 if self.keeps_gathered else software.gathers_again,
+        )  # fmt: skip
+
+    def eager(self, software: Software) -> Software:
+        """``software`` where nothing compiles its memory-bound operations, rotary positions among them."""
+        return replace(software, memory=software.memory * self.eager_memory, rotary=1.0)
 
     def expected(
         self, model: ModelConfig, system: System, precision: str, *, adapted: bool = False
@@ -169,6 +189,10 @@ def _read(path: Path) -> Framework:
         recompute_modules=table.texts("recompute_modules"),
         selective_modules=table.texts("selective_modules"),
         eager_memory=table.number("eager_memory") or 1.0,
+        rotary_memory=table.number("rotary_memory") or 1.0,
+        copies_weights=table.flag("copies_weights"),
+        separates_projections=table.flag("separates_projections"),
+        wide_by_row=table.flag("wide_by_row"),
         source=table.source("source"),
         fitted_on=table.source("fitted_on"),
         constants=table.numbers("constants", _CONSTANTS),
