@@ -1,26 +1,33 @@
 """Fits the energies of kernels on measured watts, and reports the error on shape groups not fitted.
 
-    python benchmarks/fit_power.py FOLDER [--write] [--quiet]
+    python benchmarks/fit_power.py FOLDER [--write] [--errors FILE] [--quiet]
 
 FOLDER holds aiconfigurator's tables with ``power_w`` and ``power_limit_w`` by family (``gemm.parquet``; reading them
 takes pyarrow), of kernels in a loop. Rows above 20 us are fitted, in two halves by shape group, never by row; errors
 are |estimate / measured - 1| in percent, mean / median, each half by the energies of the other, at the measured time
-and, after it, at the estimated one. ``scatter`` is how far readings are from the median of their nearest five by
-shape, time and library.
+and, after it, at the estimated one. ``scatter`` is how far settled readings are from the median of their nearest five
+by shape, time and library: no model of shapes and times can be far below it.
 
-``settled`` are readings that average at least six samples of NVML. Shorter loops lag: what NVML averages begins before
-the loop, so kernels that do the same read up to a factor of two apart, all of them too low. The fit is of what a device
-draws, not of what such a loop reads: to settled readings it is a median with a weight of three, to others the upper
-quarter (an error above them counts a third). No model of shapes and times meets the readings that lag.
+What a reading is (ai-dynamo/aiconfigurator, collector/helper.py, ``benchmark_with_power``): the mean of NVML's power at
+0, 0.1, 0.2 ... s of a loop, each of which is the mean of the second before it (NVML's reference,
+``nvmlDeviceGetPowerUsage``). Of n samples a share of ``own_share(n)`` is the kernel's own: 0 of one, a half of eleven,
+which is the most that a loop of 1 s has. The rest is what ran before: the kernel measured before it, or set-up. Most
+read too low, so the fit is a median of ``settled`` readings (whose digits show six samples or more, as those of every
+second such loop do) with a weight of three, and for others the upper quarter (an error above them counts a third).
 
-``--write`` puts energies fitted on all groups into the device files.
+``loop`` is the error of energies that are fitted with that law: a share ``before`` per table says how much of the
+second before a loop was as busy as the loop, and readings weigh by their own share. What devices draw by these energies
+is ``drawn`` times the readings. Rows of ``EAGER`` that take more than twice what the device's rates allow
+are in the fit and in the errors of all, not among the settled: the host paces such a loop, its kernel is shorter.
+
+``--write`` puts energies fitted on all groups into the device files, ``--errors`` the errors into a table.
 """
 
 from __future__ import annotations
 
 import argparse
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -47,28 +54,43 @@ GROUPS = {
     "context-attention": ("num_heads", "num_key_value_heads", "head_dim", "window_size"),
     "generation-attention": ("num_heads", "num_key_value_heads", "head_dim", "window_size"),
 }  # fmt: skip
+Bounds: TypeAlias = Mapping[str, tuple[float, float, float]]
 #: Fewer shape groups than these are divided further, by the ways in which ranks share a layer.
 FEW, SHARES = 4, ("moe_tp_size", "moe_ep_size")
+#: Tables measured without graphs, and which of their rows; how often the least time counts as paced by the host.
+EAGER, PACED = {"gemm vllm": ("gemm_dtype", "fp8_block")}, 2.0
+#: s between samples of a loop, and of NVML's own mean.
+SAMPLE_S, MEAN_S = 0.1, 1.0
+#: Of how many rows of about the same time the samples are compared, and which of them count as complete.
+_ALIKE, _COMPLETE = 21, 0.8
 #: Start, least and most of a constant; of ``active_w`` the most is a share of the limit.
 BOUNDS = {
     "sharpness": (3.0, 1.5, 12.0), "active_w": (60.0, 0.1, 0.25), "hbm_pj": (40.0, 0.01, 150.0),
     "l2_pj": (15.0, 0.01, 150.0), "flop_pj": (0.4, 0.005, 3.0),
     # chunks of a scan multiply more than the recurrence that FLOPs count
     "state_pj": (3.0, 0.005, 60.0),
+    # the share of the second before a loop that was as busy
+    "before": (0.6, 0.02, 1.0),
 }  # fmt: skip
 _DESCENT = Descent(rounds=100, noise=0.05, step=1e-3, tolerance=1e-6)
 _NEIGHBOURS = 5
+#: Errors that the table of them has, and how they are called there.
+CSV_COLUMNS = {
+    "watts, settled": "settled", "watts, all": "all", "watts, loop, settled": "loop_settled",
+    "watts, loop, all": "loop_all", "scatter": "scatter",
+}  # fmt: skip
 #: Fewer rows say nothing.
 ENOUGH = 20
-FIGURES = (("watts", ""), ("watts", ", est. time"), ("energy", ", est. time"))
+FIGURES = (("watts", ""), ("watts", ", loop"), ("watts", ", est. time"), ("energy", ", est. time"))
 SETTLED_WEIGHT, LAG_WEIGHT, STARTS = 3.0, 1 / 3, (1.0, 0.3, 3.0)
 LINK = (
     10.4,
     "NVIDIA Grace Hopper whitepaper: NVLink-C2C takes 1.3 pJ per bit; not measured for NVLink between devices",
 )
 SOURCE = (
-    "aiconfigurator measured tables (Apache-2.0) with power_w, NVML in loops of 1 s or more: {rows} rows above 20 us, "
-    "all shape groups; benchmarks/fit_power.py; error_percent, low and high: of each half by the energies of the other"
+    "aiconfigurator measured tables (Apache-2.0) with power_w, NVML in loops of 1 s or less: {rows} rows above 20 us, "
+    "all shape groups; benchmarks/fit_power.py; error_percent, low and high: of each half by the energies of the "
+    "other; high at least what devices draw by the law of such loops"
 )
 
 
@@ -76,6 +98,24 @@ def samples(watts: float) -> int:
     """Over how many samples of whole mW a mean was taken, at least."""
     found = (n for n in range(1, MOST_SAMPLES) if abs(watts * 1e3 * n - round(watts * 1e3 * n)) < 2e-3)
     return next(found, MOST_SAMPLES)
+
+
+def loop_samples(rows: pd.DataFrame) -> np.ndarray:
+    """Samples of each loop: the multiple of ``samples`` that loops of about the same time and the same types had, since
+    a sum that a divisor of their number divides looks like fewer. What looks like one stays one: some are.
+    """
+    found = rows["power_w"].map(samples)
+    types = rows.filter(regex="_dtype$").astype(str).agg("/".join, axis=1) if len(rows) else found
+    for _, alike in rows.sort_values("latency_ms", kind="stable").groupby(types):
+        least = found[alike.index]
+        most = least.rolling(_ALIKE, center=True, min_periods=1).quantile(_COMPLETE)
+        found[alike.index] = least * np.where(least > 1, np.maximum(np.rint(most / least), 1), 1).astype(int)
+    return found.to_numpy()
+
+
+def own_share(counts: np.ndarray) -> np.ndarray:
+    """The share of a reading of so many samples that the loop itself drew."""
+    return np.array([np.minimum(np.arange(count) * SAMPLE_S / MEAN_S, 1).mean() for count in counts.tolist()])
 
 
 def column_batches(name: str, table: pd.DataFrame) -> Iterator[tuple[np.ndarray, ColumnBatch]]:
@@ -134,21 +174,40 @@ class Family:
     def __init__(self, name: str, family: str, device: HardwareSpec, table: pd.DataFrame) -> None:
         self.table, self.name, self.device = name, family, device
         own = table[table["latency_ms"] * 1e3 > LEAST_US].reset_index(drop=True)
+        counts = loop_samples(own)
         estimated = estimate(name, own)["time_us"].to_numpy(float)
-        own = own[np.isfinite(estimated)].reset_index(drop=True)
-        self.estimated_us = estimated[np.isfinite(estimated)]
+        kept = np.isfinite(estimated)
+        own, counts = own[kept].reset_index(drop=True), counts[kept]
+        self.estimated_us = estimated[kept]
         self.rows, self.watts = own, own["power_w"].to_numpy(float)
-        us = own["latency_ms"].to_numpy(float) * 1e3
-        parts = [
-            (at[inner], work) for at, batch in column_batches(name, own) for inner, work in works(batch, device, us[at])
-        ]
-        self.work = replace(joined(parts, len(own)), family=family) if parts else None
+        self.own = own_share(counts)
+        self.settled = np.array([samples(watts) >= SETTLED for watts in self.watts.tolist()])
+        self.work = self._work(own)
+        self.paced = self._paced()
         kernels = kernel_table(name)
         keys = [key for key in (GROUPS[name] if kernels is None else kernels.groups) if key in own]
         self.half = halves(own, keys)
-        self.settled = np.array([samples(watts) >= SETTLED for watts in self.watts.tolist()])
 
-    def bounds(self) -> dict[str, tuple[float, float, float]]:
+    def _work(self, rows: pd.DataFrame) -> KernelWork | None:
+        us = rows["latency_ms"].to_numpy(float) * 1e3
+        parts = [
+            (at[inner], work)
+            for at, batch in column_batches(self.table, rows)
+            for inner, work in works(batch, self.device, us[at])
+        ]
+        return replace(joined(parts, len(rows)), family=self.name) if parts else None
+
+    def _paced(self) -> np.ndarray:
+        """Rows of ``EAGER`` that the host paces."""
+        column, dtype = EAGER.get(self.name, ("", ""))
+        precision, memory, work = precision_of(dtype), self.device.hbm, self.work
+        rate = None if precision is None else self.device.rate("matrix", precision.dtype)
+        if work is None or rate is None or memory is None:
+            return np.zeros(len(self.rows), bool)
+        least_us = 1e-6 * (sum(work.flops.values()) / rate.peak_tflops_s + work.hbm_bytes / memory.peak_tb_s)
+        return (self.rows[column] == dtype).to_numpy() & (work.time_us > PACED * least_us)
+
+    def bounds(self) -> Bounds:
         assert self.work is not None
         start, least, share = BOUNDS["active_w"]
         watts = (start, least, share * (self.device.tdp_w or 0.0))
@@ -161,20 +220,38 @@ class Family:
 
     def fit(self, base: PowerConstants, rows: np.ndarray) -> FamilyPower:
         """On some rows, by logarithms, which see by how much an estimate is too small."""
-        assert self.work is not None
-        work, bounds = part_of(self.work, rows), self.bounds()
-        target, settled = np.log(self.watts[rows]), self.settled[rows]
-        low, high = (np.log([each[side] for each in bounds.values()]) for side in (1, 2))
+        settled = self.settled[rows]
 
-        def weighted(x: np.ndarray) -> np.ndarray:
-            made = row_of(dict(zip(bounds, np.exp(x).tolist(), strict=True)))
-            off = np.log(kernel_power(with_row(base, self.name, made), work).power_w) - target
+        def weighed(off: np.ndarray) -> np.ndarray:
             return np.where(settled, SETTLED_WEIGHT * off, np.where(off > 0, LAG_WEIGHT * off, off))
 
+        return row_of(self._descended(base, rows, self.bounds(), weighed))
+
+    def fit_loop(self, base: PowerConstants, rows: np.ndarray) -> tuple[FamilyPower, float]:
+        """What the device draws where readings are what such a loop shows, and the share ``before``."""
+        own = SETTLED_WEIGHT * self.own[rows]
+        values = self._descended(base, rows, {**self.bounds(), "before": BOUNDS["before"]}, lambda off: own * off)
+        return row_of(values), values["before"]
+
+    def _descended(
+        self, base: PowerConstants, rows: np.ndarray, bounds: Bounds, weighed: Callable[[np.ndarray], np.ndarray]
+    ) -> dict[str, float]:
+        """The constants from the best of ``STARTS``; ``weighed``: of logarithms of estimates over readings."""
+        assert self.work is not None
+        work, own, target = part_of(self.work, rows), self.own[rows], np.log(self.watts[rows])
+        low, high = (np.log([each[side] for each in bounds.values()]) for side in (1, 2))
+
+        def named(x: np.ndarray) -> dict[str, float]:
+            return dict(zip(bounds, np.exp(x).tolist(), strict=True))
+
+        def off(x: np.ndarray) -> np.ndarray:
+            values = named(x)
+            drawn = kernel_power(with_row(base, self.name, row_of(values)), work).power_w
+            return weighed(np.log(shown(base, drawn, own, values.get("before", 1.0))) - target)
+
         starts = (np.log([by * each[0] for each in bounds.values()]).clip(low, high) for by in STARTS)
-        x, _ = min((gauss_newton(weighted, start, low, high, _DESCENT) for start in starts), key=lambda made: made[1])
-        x, _ = gauss_newton(weighted, x, low, high, _DESCENT)
-        return row_of(dict(zip(bounds, np.exp(x).tolist(), strict=True)))
+        x, _ = min((gauss_newton(off, start, low, high, _DESCENT) for start in starts), key=lambda made: made[1])
+        return named(gauss_newton(off, x, low, high, _DESCENT)[0])
 
     def unseen(self, base: PowerConstants) -> tuple[np.ndarray, np.ndarray]:
         """Estimates over readings by the energies of the other half, at measured and at estimated times."""
@@ -186,10 +263,26 @@ class Family:
             at_estimate[of] = self.ratios(base, made, self.estimated_us)[of]
         return ratio, at_estimate
 
+    def unseen_loop(self, base: PowerConstants) -> tuple[np.ndarray, float, float]:
+        """What a loop shows by energies of the other half, over readings; ``before``; draw over settled readings."""
+        ratio = np.ones(len(self.watts))
+        for side in (0, 1):
+            of = self.half == side
+            row, before = self.fit_loop(base, ~of)
+            ratio[of] = (shown(base, self.ratios(base, row) * self.watts, self.own, before) / self.watts)[of]
+        row, before = self.fit_loop(base, np.ones(len(ratio), bool))
+        over = self.ratios(base, row)[self.settled if self.settled.any() else slice(None)]
+        return ratio, before, float(np.median(over))
+
     def ratios(self, base: PowerConstants, row: FamilyPower, us: np.ndarray | None = None) -> np.ndarray:
         assert self.work is not None
         work = self.work if us is None else replace(self.work, time_us=us)
         return kernel_power(with_row(base, self.name, row), work).power_w / self.watts
+
+
+def shown(base: PowerConstants, drawn: np.ndarray, own: np.ndarray, before: float) -> np.ndarray:
+    """Readings of loops that draw so much, of which a share is their own."""
+    return base.idle_w + (own + (1 - own) * before) * (drawn - base.idle_w)
 
 
 def row_of(values: Mapping[str, float]) -> FamilyPower:
@@ -207,8 +300,8 @@ def with_row(base: PowerConstants, name: str, row: FamilyPower) -> PowerConstant
 
 
 def scatter(family: Family) -> np.ndarray:
-    """How far each reading is from the median of the nearest by shape, time and words."""
-    rows = family.rows
+    """How far each settled reading is from the median of the nearest settled ones by shape, time and words."""
+    rows = family.rows[family.settled & ~family.paced]
     words = [name for name in rows if rows[name].dtype.kind not in "if" and name not in ("device", "version", "model")]
     sizes = [name for name in rows if rows[name].dtype.kind in "if" and not name.startswith("power_")]
     found = []
@@ -223,27 +316,48 @@ def scatter(family: Family) -> np.ndarray:
     return np.abs(found) * 100
 
 
-def report(family: Family, base: PowerConstants, found: Errors, *, quiet: bool) -> FamilyPower:
-    """Prints a row of errors; returns energies fitted on all groups, with what was not fitted's error and interval."""
+def report(
+    family: Family, base: PowerConstants, found: Errors, *, quiet: bool
+) -> tuple[FamilyPower, dict[str, object]]:
+    """Prints a row of errors; returns energies fitted on all groups, with what was not fitted's error and interval, and
+    the row of the table of errors.
+    """
     ratio, at_estimate = family.unseen(base)
+    looped, before, over = family.unseen_loop(base)
     energy = at_estimate * family.estimated_us / (family.rows["latency_ms"].to_numpy(float) * 1e3)
     row = family.fit(base, np.ones(len(ratio), bool))
-    settled = family.settled
-    figures = dict(zip(("".join(each) for each in FIGURES), (ratio, at_estimate, energy), strict=True))
-    for name, values in figures.items():
-        for which, rows in (("settled", settled), ("all", np.ones(len(settled), bool))):
-            found.setdefault((family.table, f"{name}, {which}"), []).append(np.abs(values[rows] - 1) * 100)
+    settled, near = family.settled & ~family.paced, scatter(family)
+    shown_errors: dict[str, np.ndarray] = {"scatter": near}
+    for each, values in zip(FIGURES, (ratio, looped, at_estimate, energy), strict=True):
+        for which, rows in (("settled", settled), ("all", settled | True)):
+            shown_errors[f"{''.join(each)}, {which}"] = np.abs(values[rows] - 1) * 100
+    for name, errors in shown_errors.items():
+        found.setdefault((family.table, name), []).append(errors)
     if not quiet:
-        shown = [np.abs(values[rows] - 1) * 100 for values in figures.values() for rows in (settled, settled | True)]
-        cells = " | ".join(f"{each.mean():.1f} / {np.median(each):.1f}" if len(each) else "-" for each in shown)
+        cells = " | ".join(mean_median(each) for each in shown_errors.values())
         print(
-            f"| {family.name} | {family.device.name} | {len(ratio)} | {int(settled.sum())} | {cells} "
-            f"| {scatter(family).mean():.1f} | {constants_text(row)}", flush=True,
+            f"| {family.name} | {family.device.name} | {len(ratio)} | {int(settled.sum())} | {before:.2f} | {over:.2f} "
+            f"| {cells} | {constants_text(row)}", flush=True,
         )  # fmt: skip
     seen = ratio[settled] if settled.sum() >= ENOUGH else ratio
     low, high = np.percentile(1 / seen, (10, 90))
     error = float(np.abs(seen - 1).mean()) * 100
-    return replace(row, low=min(float(low), 1.0), high=max(float(high), 1.0), error_percent=error, rows=len(ratio))
+    kind, _, library = family.name.partition(" ")
+    cells_of = {
+        "family": kind, "library": library, "device": family.device.name, "rows": len(ratio),
+        "settled": int(settled.sum()), "before": round(before, 2), "drawn_over_readings": round(over, 2),
+    }  # fmt: skip
+    for name, column in CSV_COLUMNS.items():
+        errors = shown_errors[name]
+        cells_of[f"{column}_mean_percent"] = round(float(errors.mean()), 1) if len(errors) else None
+        cells_of[f"{column}_median_percent"] = round(float(np.median(errors)), 1) if len(errors) else None
+    high = max(float(high), over, 1.0)
+    fitted = replace(row, low=min(float(low), 1.0), high=high, error_percent=error, rows=len(ratio))
+    return fitted, cells_of
+
+
+def mean_median(errors: np.ndarray) -> str:
+    return f"{errors.mean():.1f} / {np.median(errors):.1f}" if len(errors) else "-"
 
 
 def constants_text(row: FamilyPower) -> str:
@@ -276,12 +390,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true", help="put the energies into the device files of the package")
+    parser.add_argument("--errors", type=Path, metavar="FILE", help="CSV of the errors by family, library and device")
     parser.add_argument("--quiet", action="store_true")
     args = parser.parse_args()
     tables = {path.stem.replace("_", "-"): pd.read_parquet(path) for path in sorted(args.folder.glob("*.parquet"))}
     found: Errors = {}
-    columns = [f"{what}{time}, {which}" for what, time in FIGURES for which in ("settled", "all")]
-    print(f"| family | device | rows | settled | {' | '.join(columns)} | scatter |")
+    columns = ["scatter", *(f"{what}{time}, {which}" for what, time in FIGURES for which in ("settled", "all"))]
+    print(f"| family | device | rows | settled | before | drawn | {' | '.join(columns)} |")
+    errors: list[dict[str, object]] = []
     for name in sorted({name for table in tables.values() for name in table["device"].unique()}):
         device = HardwareSpec.load(str(name))
         every = pd.concat([table[table["device"] == name][["power_w", "power_limit_w"]] for table in tables.values()])
@@ -296,7 +412,8 @@ def main() -> None:
             for title, own in long.groupby(titles(family_name, long)):
                 family = Family(family_name, str(title), device, own) if len(own) >= ENOUGH else None
                 if family is not None and family.work is not None:
-                    made[family.name] = report(family, base, found, quiet=args.quiet)
+                    made[family.name], cells = report(family, base, found, quiet=args.quiet)
+                    errors.append(cells)
         rows = sum(row.rows or 0 for row in made.values())
         power = replace(base, families=made, source=SOURCE.format(rows=rows))
         print(f"{device.name}: idle {power.idle_w:.0f} W, {power.share:.3f} of the limit, at most {power.most:.3f}")
@@ -306,8 +423,14 @@ def main() -> None:
                 replaced_tables(file.read_text(encoding="utf-8"), {"power": lines(power)}), encoding="utf-8"
             )
     for family_name in tables:
-        shown = [np.concatenate(found[family_name, column]) for column in columns]
-        print(f"| {family_name} | all | " + " | ".join(f"{each.mean():.1f} / {np.median(each):.1f}" for each in shown))
+        print(
+            f"| {family_name} | all | "
+            + " | ".join(mean_median(np.concatenate(found[family_name, each])) for each in columns)
+        )
+    if args.errors is not None:
+        pd.DataFrame(errors).sort_values(["device", "family", "library"]).to_csv(
+            args.errors, index=False, lineterminator="\n"
+        )
 
 
 if __name__ == "__main__":

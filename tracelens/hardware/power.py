@@ -75,7 +75,7 @@ class KernelWork(Record, frozen=True, kw_only=True, eq=False):
 
 
 class Drawn(NamedTuple):
-    """Watts of kernels, and between which four fifths of measured readings were."""
+    """Watts of kernels, and between which four fifths of readings were, or more where loops read too low."""
 
     power_w: Watts
     low_w: Watts
