@@ -32,6 +32,7 @@ from tracelens.backends.base import system_of
 from tracelens.errors import TracelensError
 from tracelens.laboratory.configuration_rows import (
     LIMITS,
+    PER_USER,
     PointEstimate,
     PointSimulator,
     ServingPoint,
@@ -65,8 +66,6 @@ RELEASES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ),
     ("atom-rocm", "9.5"): (("0.1.1", "2026-01-14"), ("2026-05", "2026-05-20")),
 }  # fmt: skip
-#: Requests of InferenceX's client per user (--num-prompts), of which the first of all users come at once.
-PER_USER = 10
 #: Engines that compute waiting prompts before any answer goes on; others decode in the same step.
 PROMPTS_FIRST = ("sglang",)
 #: Engines whose cache has another type beside quantized weights: ModelOpt's checkpoints say kv_cache_quant_algo FP8.
@@ -407,32 +406,35 @@ def simulator_of(fit: Fit, engine: str, release: Release | None) -> PointSimulat
 
 def apart(folder: Path, points: Sequence[Served]) -> dict[str, list[tuple[Served, float]]]:
     """Disaggregated rows, none of which is fitted, by constants without their model or family: (row, simulated over
-    measured) of the time per token and of the one to the first.
+    measured) of the time per token and of the one to the first. A release is known where the rest of the fit has it.
     """
     rows = pd.read_csv(folder / "tables" / "serving_inferencex.csv").to_dict("records")
     found: dict[str, list[tuple[Served, float]]] = {"tpot_ms": [], "ttft_ms": []}
     fits = {group[0].group: fit for fit, group in without_each(points)}
-    simulators: dict[tuple[str, str], PointSimulator] = {}
-    known: dict[str, PointEstimate] = {}
+    simulators: dict[tuple[str, str, Release | None], PointSimulator] = {}
+    known: dict[tuple[str, Release | None], PointEstimate] = {}
     for row in rows:
         if row["mode"] != "disagg" or row["quality"] == "C":
             continue
-        point = replace(point_of(row), date=None)
+        point = point_of(row)
         device = system_of(point.system)[0].device
         engine = point.engine + ("-rocm" if device.vendor == "amd" else "")
         family = f"{point.model} on {point.system} in {point.precision}"
         group = family if device.vendor == "amd" else "deepseek-v3"
-        place = engine, group
+        release = release_of(engine, compute_of(device), point.date)
+        place = engine, group, release if release in fits[group].places else None
         if place not in simulators:
-            simulators[place] = simulator_of(fits[group], engine, None)
-        if str(point) not in known:
-            known[str(point)] = simulators[place].estimate(point)
+            simulators[place] = simulator_of(fits[group], engine, place[2])
+        point = replace(point, date=None)
+        asked = str(point), place[2]
+        if asked not in known:
+            known[asked] = simulators[place].estimate(point)
         one = Served(
             row=row, point=point, engine=engine, family=family, group=group, counts=(0.0,) * 7, exchange_ms=0.0,
             batch=point.concurrency, compute=compute_of(device),
         )  # fmt: skip
         for name, ratios in found.items():
-            value = getattr(known[str(point)], name)
+            value = getattr(known[asked], name)
             ratios.append((one, float("nan") if value is None else value / row[name]))
     return found
 

@@ -17,8 +17,8 @@ from tracelens.predict.calibration.scoring import Score, public_predictions, sco
 pytestmark = [pytest.mark.shared, pytest.mark.sweep]
 
 
-#: Of an engine or of points by how many ran at once; 39 above 128 at once are +9 %.
-BIAS = 0.10
+#: Of an engine or of points by how many ran at once; 39 above 128 at once are +11 %.
+BIAS = 0.12
 
 
 def scores(path: Path) -> dict[str, Score]:
@@ -64,7 +64,7 @@ def test_time_per_token_of_what_was_left_out(shared_data: Path, tmp_path: Path) 
     fit_engines.predictions(tmp_path / "p.csv", told, first)
     found = scores(tmp_path / "p.csv")
     assert_published(tmp_path / "p.csv", "serving TPOT")
-    assert_holds(found["serving TPOT"], 0.11, 0.35)
+    assert_holds(found["serving TPOT"], 0.095, 0.30)
     # The target of ITL is 0.12: prompts of unpublished lengths, FP8 experts of vLLM 0.11, hosts that differ
     assert_holds(found["serving ITL"], 0.145, 0.49)
     groups: dict[str, list[float]] = {}
@@ -75,7 +75,7 @@ def test_time_per_token_of_what_was_left_out(shared_data: Path, tmp_path: Path) 
     biased = {name: median(ratios) for name, ratios in groups.items() if abs(median(ratios) - 1) >= BIAS}
     assert biased == {}
     # Median errors as docs/accuracy.md states them
-    most = {"aiconfigurator": 0.12, "InferenceX": 0.11, "ML.ENERGY": 0.36}
+    most = {"aiconfigurator": 0.10, "InferenceX": 0.08, "ML.ENERGY": 0.36}
     for source, limit in most.items():
         assert median(abs(ratio - 1) for point, ratio in told["source"] if point.source == source) <= limit
 

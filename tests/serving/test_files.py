@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import read_table
 from tracelens.hardware import HardwareSpec
-from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, batch, median_step, point_of
+from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, batch, median_step, point_of, steady
 from tracelens.predict.calibration.engine_calibration import calibrate, compare
 from tracelens.predict.calibration.scoring import score_file
 from tracelens.predict.serving.costs import StepCost
@@ -22,7 +23,7 @@ from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.predict.serving.experiment import read_settings
 from tracelens.predict.serving.metrics import ServingTimeline
 from tracelens.predict.serving.profile import Profile, ProfileCost, export
-from tracelens.predict.serving.requests import FS_PER_S, Arrivals, Lengths, Workload, read_requests
+from tracelens.predict.serving.requests import FS_PER_S, Arrivals, Lengths, Requests, Workload, read_requests
 from tracelens.predict.serving.simulation import Options, Simulation, simulate
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS
@@ -347,6 +348,24 @@ def test_rows_that_state_the_batch_that_ran_get_the_median_time_between_tokens(t
     assert point_of(row).parallelism == Parallelism(tp=2, ep=2)
     assert (point_of(row).engine, point_of(row).input_tokens) == ("vllm", 70)
     assert score_file(out)[0].rows == 3
+
+
+def test_a_run_s_mean_time_to_the_first_token_holds_its_burst_where_the_source_is_known_to():
+    """Two users and six requests: the first two come at once and wait 100 and 200 ms, those after them 10 ms each."""
+    fs = 10**12
+    log = SimpleNamespace(
+        arrival=[0, 0, 300 * fs, 300 * fs, 600 * fs, 600 * fs],
+        first=[100 * fs, 200 * fs, 310 * fs, 310 * fs, 610 * fs, 610 * fs], last=[400 * fs] * 6,
+    )  # fmt: skip
+    requests = Requests(arrival_fs=None, input_tokens=[5] * 6, output_tokens=[11] * 6, concurrency=2)
+    outcome = SimpleNamespace(log=log, requests=requests)
+    row = {"model_path": "llama3.1-8b", "system": "h100-sxm", "isl": 512, "osl": 64, "concurrency": 2}
+    named = row | {"source": "InferenceX run 1"}
+    assert steady(outcome, point_of(row)).ttft_ms == pytest.approx(10)
+    assert steady(outcome, point_of(named)).ttft_ms == pytest.approx(10 + (150 - 10) / 10)
+    # Half of all requests wait 10 ms, whatever the burst does
+    assert steady(outcome, point_of(named | {"stat": "median"})).ttft_ms == pytest.approx(10)
+    assert steady(outcome, point_of(named)).tpot_ms == pytest.approx((400 - 310) / 10)
 
 
 def test_the_median_step_has_as_many_prompts_as_answers_end_in_it(tmp_path):

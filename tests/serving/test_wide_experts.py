@@ -21,7 +21,7 @@ from tracelens.predict.serving.costs import LayerParts
 from tracelens.predict.serving.deployment import Engine, Parallelism, ServingPrecision, Speculation, captured_sizes
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.expert_placement import expert_traffic
-from tracelens.predict.workload.token_routing import UNIFORM, Skew, route
+from tracelens.predict.workload.token_routing import UNIFORM, Skew, route, served_skew
 
 #: (command after `tracelens serve --model deepseek-v3`, devices, published time per token in ms). By lines:
 #: InferenceX, ix_gb200_dynamo-sglang_fp4_disagg_1024x1024_c4096; lengths are drawn from 0.8 to 1 of 1024.
@@ -79,6 +79,50 @@ def test_the_busiest_device_s_rows_by_chance_are_those_of_drawn_routings(tokens,
     assert traffic.touched(tokens) == pytest.approx(np.mean(touched), rel=0.1)
 
 
+def test_experts_are_as_unequal_as_nvidia_counted_them():
+    """TensorRT-LLM, examples/ep_load_balancer/README.md: DeepSeek-R1, 32 ranks of 1,024 tokens, per layer and iteration:
+    standard deviation 491.65 tokens, the busiest rank 2.56 times the mean; with 32 copies on 36 ranks 1.12.
+    """
+    skew = served_skew(256)
+    assert skew.a == pytest.approx((31 / 0.479**2 - 1) / 256, rel=0.01)
+    loads = [skew.weights(256, seed).reshape(32, 8).sum(axis=1) * 32 for seed in range(200)]
+    by_chance = 1 / 1024
+    assert np.sqrt(np.mean(np.var(loads, axis=1)) + by_chance) == pytest.approx(491.65 / 1024, rel=0.05)
+    alone, copied = (
+        expert_traffic(skew, experts=256, topk=8, ranks=ranks, redundant=copies)
+        for ranks, copies in ((32, 0), (36, 32))
+    )
+    assert alone.most_rows(4096, 8) / 1024 == pytest.approx(2.56, rel=0.2)
+    assert copied.most_rows(4608, 8) / 1024 == pytest.approx(1.12, rel=0.05)
+    # Fewer, larger experts are as unequal as groups of small ones: eight of them as the groups of 32
+    coarse, grouped = (
+        [np.var(served_skew(count).weights(count, seed).reshape(8, -1).sum(axis=1) * 8) for seed in range(400)]
+        for count in (8, 256)
+    )
+    assert np.mean(coarse) == pytest.approx(np.mean(grouped), rel=0.15)
+
+
+def test_few_tokens_reach_fewer_of_unequal_experts_and_many_wait_for_the_busiest_rank(cost_of):
+    model = ModelConfig.load("deepseek-v3")
+
+    def step(batch, **split):
+        cost = cost_of(
+            model="deepseek-v3", system="dgx-h100", parallelism=Parallelism(**split),
+            precision=ServingPrecision.named("fp8", model),
+        )  # fmt: skip
+        line = cost.decode_line(batch, batch * 1000)
+        return line.fixed + line.slope * batch * 1000
+
+    # Devices that all have a part of each expert read fewer for 64 tokens; of 32 with some each the busiest computes
+    # more, unless those with most load are copied: the first ones, as they fill 72 devices, are not.
+    assert step(64, tp=16) < 0.95 * step(64, tp=16, skew=UNIFORM)
+    even, own, copied = (
+        step(8192, dp=32, ep=32, **more) for more in ({"skew": UNIFORM}, {}, {"redundant_experts": 32})
+    )
+    assert max(even, copied) < 0.9 * own
+    assert step(8064, dp=72, ep=72, redundant_experts=32) < 0.9 * step(8064, dp=72, ep=72)
+
+
 def test_chance_has_no_part_in_balanced_routing_or_on_one_device():
     balanced = expert_traffic(Skew.parse("balanced"), experts=256, topk=8, ranks=32)
     assert balanced.most_rows(512, 8) == pytest.approx(512 * 8 / 32)
@@ -133,7 +177,7 @@ def _wide(cost_of, overlap, **fields):
 
 
 def test_answers_travel_by_low_latency_kernels_and_prompts_by_normal_ones(cost_of):
-    cost = _wide(cost_of, "none")
+    cost = _wide(cost_of, "none", parallelism=dataclasses.replace(WIDE["parallelism"], skew=UNIFORM))
     (dispatch, combine), (normal, _) = (
         each[0].layers[-2].exchanges
         for each in (cost.decode_work(32 * 64, 32 * 64 * 1000), cost.mixed(4096, [(4096, 0)], 1, 1, 0, 0))

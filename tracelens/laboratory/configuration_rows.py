@@ -68,6 +68,8 @@ ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high", "ttft_
 GAP_ESTIMATES = ("itl_ms_est", "itl_ms_low", "itl_ms_high")
 #: The beginning of ``source`` of its rows.
 INFERENCEX = "InferenceX"
+#: Requests of its client per user (--num-prompts; srt-slurm's sa-bench too): the first of all users come at once.
+PER_USER = 10
 #: Added where energies of a row's device are measured.
 ENERGY_ESTIMATES = ("energy_per_token_j_est", "energy_per_token_j_low", "energy_per_token_j_high", "power_w_gpu_est")
 #: Between which factors of estimated J per token nine of ten of ML.ENERGY's 380 rows of known models are. Of each model
@@ -120,6 +122,11 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     is_known: bool = False
     #: As the engine's.
     recv_interval: int = 1
+    #: How many requests of a run there are per user, where its means hold the first ones, which come at once; 0: means
+    #: of a steady state.
+    per_user: int = 0
+    #: Whether times are medians over requests, not means.
+    is_median: bool = False
     #: Whether ``concurrency`` is the mean batch that a row measured, beside the median time between tokens.
     is_batch: bool = False
 
@@ -171,6 +178,8 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         concurrency=whole(batch or "concurrency"),
         is_batch=is_batch,
         is_known=_name(row, "source").startswith(INFERENCEX) or not is_blank(row.get("energy_per_token_joules")),
+        per_user=PER_USER if _name(row, "source").startswith(INFERENCEX) else 0,
+        is_median=_name(row, "stat").lower() == "median",
         recv_interval=whole("recv_interval", 0) or _recv_interval(row, whole(batch or "concurrency")),
         **pools,
         engine=_name(row, "backend"),
@@ -344,7 +353,7 @@ class PointSimulator:
         outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
-        found = steady(outcome, point.concurrency)
+        found = steady(outcome, point)
         found = dataclasses.replace(found, **steady_energy(outcome, point, found))
         return _ranged(found, cost.deployment, point)
 
@@ -441,6 +450,8 @@ def median_gap_ms(point: ServingPoint, cost: StepCost) -> float:
 def closed_loop(point: ServingPoint, *, in_waves: bool) -> Requests:
     """Enough requests for a steady state. Equal answers stay in phase for ever: with ``in_waves``, as when all prompts
     come before any answer goes on, they all begin at once; else the first ones are as far along as chance has it.
+    Unequal ones fall out of phase: of a run of ``per_user`` waves, the second one here is as far from it as the middle
+    one.
     """
     at_once = point.concurrency
     count = max(at_once * (3 if at_once >= 32 else 5), 8)
@@ -451,22 +462,42 @@ def closed_loop(point: ServingPoint, *, in_waves: bool) -> Requests:
     )
     if not in_waves:
         made[:at_once] = np.maximum(made[:at_once] * (np.arange(at_once) + 1) // at_once, 1)
+    elif waves := point.per_user // 2:
+        apart = draw.uniform(-point.spread, point.spread, (waves, at_once)).sum(axis=0)
+        made[:at_once] = np.maximum(np.rint(point.output_tokens * (1 + apart)), 1).astype(int)
     return Requests(
         arrival_fs=None, input_tokens=given.tolist(), output_tokens=made.tolist(), concurrency=at_once
     )  # fmt: skip
 
 
-def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
-    """Means over requests that neither arrived in the first burst nor ran while the last ones drained."""
-    log = outcome.log
+def steady(outcome: Outcome, point: ServingPoint) -> PointEstimate:
+    """Of requests that neither arrived in the first burst nor ran while the last ones drained; of times to the first
+    token, where the point's run has so many waves, with the burst as one of ``per_user``.
+    """
+    log, concurrency = outcome.log, point.concurrency
     count = len(outcome.requests)
     first, last, arrival = (np.array(part, dtype=np.float64) / FS_PER_MS for part in (log.first, log.last, log.arrival))
     output = np.asarray(outcome.requests.output_tokens)
     inner = slice(concurrency, count - concurrency) if count > 2 * concurrency else slice(0, count)
-    ttft = float((first - arrival)[inner].mean())
+    waits, share = [(first - arrival)[inner]], [1.0]
+    if point.per_user:
+        waits.append((first - arrival)[:concurrency])
+        share = [1 - 1 / point.per_user, 1 / point.per_user]
+    weights = np.concatenate([np.full(len(each), part / len(each)) for each, part in zip(waits, share, strict=True)])
+    ttft = _typical(np.concatenate(waits), weights, point.is_median)
     made = output[inner] - 1
-    tpot = float(((last - first)[inner][made > 0] / made[made > 0]).mean()) if (made > 0).any() else None
+    per_token = (last - first)[inner][made > 0] / made[made > 0]
+    tpot = _typical(per_token, np.ones(len(per_token)), point.is_median) if (made > 0).any() else None
     return PointEstimate(ttft_ms=ttft, tpot_ms=tpot)
+
+
+def _typical(values: np.ndarray, weights: np.ndarray, is_median: bool) -> float:
+    """The mean of weighted values, or their median."""
+    if not is_median:
+        return float(np.average(values, weights=weights))
+    order = np.argsort(values)
+    below = np.cumsum(weights[order]) - weights[order] / 2
+    return float(np.interp(0.5 * weights.sum(), below, values[order]))
 
 
 def steady_energy(outcome: Outcome, point: ServingPoint, means: PointEstimate) -> dict[str, Any]:

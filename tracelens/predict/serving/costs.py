@@ -38,6 +38,7 @@ from tracelens.predict.serving.deployment import Deployment, Engine, captured_si
 from tracelens.predict.workload import LayerOp, batch_ops
 from tracelens.predict.workload.blocks import Message, SentTokens
 from tracelens.predict.workload.ranks import InferenceRank
+from tracelens.predict.workload.token_routing import served_skew
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GIB
@@ -485,7 +486,7 @@ class StepCost:
             dp=parallel.dp,
             ep=parallel.ep,
             redundant_experts=parallel.redundant_experts,
-            skew=parallel.skew,
+            skew=parallel.skew or served_skew(model.experts.count if model.experts else 1),
             imbalance=parallel.imbalance,
             linear=precision.linear,
             experts=precision.experts,

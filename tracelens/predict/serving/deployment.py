@@ -23,7 +23,7 @@ from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.network.algorithms import algorithms
 from tracelens.predict.workload import ModelConfig
-from tracelens.predict.workload.token_routing import UNIFORM, Skew
+from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.dtypes import DType, spelled_type
 from tracelens.types.records import Record
 
@@ -45,9 +45,10 @@ class Parallelism(Record, frozen=True, kw_only=True):
     """How one replica's devices share the work: ``pp`` stages of ``tp`` x ``dp`` devices.
 
     ``tp`` shards heads and feed-forward layers, ``dp`` gives attention and dense layers different requests. The experts
-    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest: each expert once, and
-    ``redundant_experts`` copies and more until all devices hold as many (EPLB). ``skew``: how unequal the experts are
-    that tokens choose; ``imbalance``, on top of it, the busiest device's share of the routed tokens over the mean.
+    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest: each once, the first ones again
+    until all devices hold as many; with ``redundant_experts`` copies and more, where the load is (EPLB). ``skew``: how
+    unequal the experts are that tokens choose (None: as ``served_skew`` says); ``imbalance``, on top of it, the busiest
+    device's share of the routed tokens over the mean.
     """
 
     tp: int = 1
@@ -56,7 +57,7 @@ class Parallelism(Record, frozen=True, kw_only=True):
     ep: int = 1
     redundant_experts: int = 0
     imbalance: float = 1.0
-    skew: Skew = UNIFORM
+    skew: Skew | None = None
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "ep"):

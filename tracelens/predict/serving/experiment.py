@@ -275,7 +275,7 @@ def deployment_of(
             ep=asked.ep,
             redundant_experts=asked.redundant_experts,
             imbalance=asked.imbalance,
-            skew=Skew.parse(asked.skew),
+            skew=Skew.parse(asked.skew) if asked.skew else None,
         ),
         precision=engine.cached(dataclasses.replace(ServingPrecision.named(asked.weights, config), kv=kv)),
         engine=engine,

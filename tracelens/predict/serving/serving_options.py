@@ -65,7 +65,10 @@ class DeploymentOptions(EngineOptions):
     redundant_experts: int = option(
         "copies of experts beyond one each; default: as many as fill --ep evenly", 0, kind=integer, group=_SERVED
     )
-    skew: str = option_fields.skew_of_experts("uniform", group=_SERVED)
+    skew: str | None = option_fields.skew_of_experts(
+        None, "distribution of tokens over experts, as in route; default: as unequal as DeepSeek-R1's were counted",
+        group=_SERVED,
+    )  # fmt: skip
     imbalance: float = option(
         "routed tokens of the busiest GPU over the mean, on top of --skew", 1.0, kind=float, group=_SERVED
     )

@@ -202,8 +202,8 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
         ``expert_traffic``; copies stand where this assignment needs them. UsageError as ``Copies``.
         """
         slots = _slots(experts, ranks, redundant)
-        if slots == experts:
-            placed = Placement.contiguous(experts, ranks)
+        if not redundant:
+            placed = Placement.filled(experts, ranks)
         else:
             placed = eplb(np.bincount(np.asarray(chosen).ravel(), minlength=experts), slots=slots, ranks=ranks)
         chosen, place = placed.slot_of_token(chosen), placed.rank_of_slot
@@ -275,7 +275,7 @@ def _long_run(
     if per_node < 1 or ranks % per_node:
         raise UsageError(f"{ranks} ranks do not fill whole nodes of {per_node} ranks")
     if skew == UNIFORM and slots > experts:
-        return _evenly_chosen(experts, topk, slots, ranks, per_node)
+        return _evenly_chosen(experts, topk, slots, ranks, per_node, bool(redundant))
     if skew == UNIFORM:
         return ExpertTraffic(
             ranks=ranks,
@@ -308,11 +308,14 @@ def _slots(experts: int, ranks: int, redundant: int) -> int:
     return -(-(experts + redundant) // ranks) * ranks
 
 
-def _evenly_chosen(experts: int, topk: int, slots: int, ranks: int, ranks_per_node: int) -> ExpertTraffic:
+def _evenly_chosen(
+    experts: int, topk: int, slots: int, ranks: int, ranks_per_node: int, is_balanced: bool
+) -> ExpertTraffic:
     """Equally likely experts with copies: a rank whose places stand for x experts in all is missed by a token as if it
     held x of them, also where x is no whole number.
     """
-    placed = eplb(np.ones(experts, np.int64), slots=slots, ranks=ranks)
+    even = np.ones(experts, np.int64)
+    placed = eplb(even, slots=slots, ranks=ranks) if is_balanced else Placement.filled(experts, ranks)
     share = 1 / np.bincount(placed.expert_of_slot)[placed.expert_of_slot]
     by_rank = share.reshape(ranks, -1)
     loads = by_rank.sum(axis=1)
