@@ -121,8 +121,8 @@ def toml_of(path: Path, what: str = "a TOML file") -> dict[str, Any]:
 
 
 def yaml_of(path: Path, what: str) -> Any:
-    """What a YAML file holds, its keys texts as in JSON. InputError for one that is none, and for anchors: their content
-    multiplies.
+    """What a YAML file holds; its keys are texts, as in JSON. InputError for one that is none, and for anchors, whose
+    content multiplies.
     """
     import yaml  # type: ignore[import-untyped]
 
@@ -147,7 +147,7 @@ def _refuse_other_keys(document: object) -> None:
         if isinstance(one, Mapping):
             for key in one:
                 if not isinstance(key, str):
-                    raise ValueError(f"its key {key!r} is no name")
+                    raise ValueError(f"its key {key!r} is not a name")
             left += one.values()
         elif isinstance(one, list):
             left += one
