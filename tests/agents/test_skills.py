@@ -86,7 +86,7 @@ def test_a_skill_is_as_agents_read_it(skill: str) -> None:
     assert len(text_of(skill)) / 2 < 2500  # tokens, at two characters each
 
 
-@pytest.mark.parametrize("command", part(sorted({command for skill in SKILLS for command in commands_of(skill)}), 3))
+@pytest.mark.parametrize("command", part(sorted({command for skill in SKILLS for command in commands_of(skill)}), 6))
 def test_every_command_of_a_skill_runs(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

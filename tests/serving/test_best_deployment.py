@@ -257,6 +257,7 @@ def test_without_serve_its_options_are_refused(capsys):
     assert "a search without --serve does not read --slo" in capsys.readouterr().err
 
 
+@pytest.mark.sweep
 @of_two_sizes
 def test_deployments_show_what_they_draw_and_the_least_energy_is_on_the_front(model, gpus, capsys):
     """A row's watts over its tokens/s are its joules per token; idle H100 draw 128 W, their limit is 700 W."""

@@ -135,7 +135,7 @@ def test_each_value_of_each_key(key: str) -> None:
         both_agree(text.encode("utf-8", "surrogateescape"), piece_bytes=4000)
 
 
-@pytest.mark.parametrize("value", part(VALUES, 24))
+@pytest.mark.parametrize("value", part(VALUES, 48))
 def test_each_value_of_each_argument(value: str) -> None:
     for cat in ("cpu_op", "kernel", "cuda_sync", "python_function"):
         events = ",".join(

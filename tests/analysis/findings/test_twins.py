@@ -69,7 +69,7 @@ NOWHERE_ELSE = {"slow_convolutions"}
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    "twin", part(TWINS, 6, [twin for twin in TWINS if twin.kind in NOWHERE_ELSE]), ids=lambda twin: twin.kind
+    "twin", part(TWINS, 10, [twin for twin in TWINS if twin.kind in NOWHERE_ELSE]), ids=lambda twin: twin.kind
 )
 def test_a_rule_speaks_on_its_recording_and_is_silent_on_its_twin(shared_traces: Path, twin: Twin) -> None:
     assert said(observed(*twin.speaks), twin.kind)

@@ -347,6 +347,7 @@ def as_trace(tmp_path: Path) -> Callable[[dict[str, Any]], Trace]:
     return trace
 
 
+@pytest.mark.sweep
 @pytest.mark.shared
 @pytest.mark.parametrize("numbered", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", part(list(REAL), 2))
