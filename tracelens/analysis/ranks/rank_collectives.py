@@ -293,7 +293,8 @@ def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
         row["wait_per_rank_us_sum"] = wait
         row["verdict"] = wait_verdict(wait, transfer, float(part["start_skew_us"].median()), job.clocks.residual_us)
         # The last rank may be one that was not recorded: then what seems to be transfer is waiting for it
-        lacks_ranks = row["collective"] != SEND_RECV and bool((part["ranks_present"] < part["group_size"]).any())
+        size = part["group_size"].astype(float)
+        lacks_ranks = row["collective"] != SEND_RECV and bool((part["ranks_present"] < size).any())
         if lacks_ranks and row["verdict"] != SKEWED:
             row["verdict"] = INCONCLUSIVE
         row["operation_count"] = len(part)

@@ -27,6 +27,7 @@ from tracelens.analysis.sheets import device_timeline, module_time, perf_summary
 from tracelens.analysis.sheets.device_memory import KERNEL_COUNTERS_TITLE
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.files.safe_text import clipped
+from tracelens.hardware.power import BY_CLOCK
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.triton_kernels import FusedKernel
 from tracelens.trace.provenance import MergedRanks, no_shapes
@@ -225,7 +226,7 @@ def _lower_clock(analysis: Analysis) -> Iterator[Notice]:
     computes = float(path["percent_of_step"][path["kind"] == COMPUTATION].sum()) / 100
     whole_j = float(energy.of_spans(np.zeros(len(analysis.activity), np.int32), np.array([total_ns])).power_w[0])
     over_j = whole_j - energy.constants.idle_w * total_ns / NS_PER_S
-    saved = over_j * (1 - _LOWER_CLOCK**2) / whole_j
+    saved = over_j * (1 - _LOWER_CLOCK**BY_CLOCK) / whole_j
     if waits >= _HOST_BOUND and computes <= _MOST_ON_PATH and saved >= _WORTH:
         longer, clock = computes / _LOWER_CLOCK - computes, f"{_LOWER_CLOCK:g}"
         text = (

@@ -4,13 +4,10 @@ profiler, in one set of figures; and which recorded kernels the counted launches
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import gzip
 import importlib
 import math
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -91,10 +88,6 @@ def read_counters(path: Path) -> CountedKernels:
             start = file.read(64)
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error
-    if start.startswith(b"\x1f\x8b"):
-        with contextlib.suppress(OSError, EOFError, zlib.error), gzip.open(path) as file:
-            if re.match(rb'\s*["=A-Za-z]', file.read(64)):
-                raise InputError(f"{path.name} is packed, and no PyTorch trace: unpack it first")
     if start.startswith(b"NVR\0") or path.suffix == ".ncu-rep":
         return _of_report(path)
     if start.startswith(MAGIC):
