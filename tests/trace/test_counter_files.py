@@ -150,7 +150,7 @@ def test_a_packed_table_is_read_as_the_same_unpacked(tmp_path: Path) -> None:
     one, other = read_counters(tmp_path / "ncu.csv"), read_counters(packed)
     assert (one.name, one.figures["duration_us"].tolist()) == (other.name, other.figures["duration_us"].tolist())
     packed.write_bytes(gzip.compress(b'{"traceEvents": []}'))
-    with pytest.raises(InputError, match="no CUDA or ROCm|without counters|no events"):
+    with pytest.raises(InputError, match=r"no CUDA or ROCm|without counters|no events"):
         read_counters(packed)
 
 
