@@ -538,8 +538,8 @@ class Pieces:
             return None
         found = self._scanner.scanned(body, text_times=self._text_times)
         if found is Refusal.NEEDS_TEXT_TIMES:
-            self._text_times = True
-            found = self._scanner.scanned(body, text_times=True)
+            # Decoded, it says whether that time is an event's or one that a later key of the event takes the place of
+            return None
         if not isinstance(found, ScannedEvents):
             self._left_out += 1
             return None
