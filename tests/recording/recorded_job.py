@@ -38,6 +38,8 @@ def work(rank: int, folder: str, when: str, rounds: int, ranks: tuple[int, ...])
                     dist.all_reduce(product)
                 recorder.step()
     if dist.is_initialized():
+        # Or a rank that is done closes connections that others still use
+        dist.barrier()
         dist.destroy_process_group()
 
 

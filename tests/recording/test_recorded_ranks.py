@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -101,6 +102,8 @@ def test_four_processes_without_a_rank_leave_four_files_100_times(tmp_path):
         four_processes(tmp_path / str(number), alike=number % 10 != 0)
 
 
+#: gloo ends a process, or loses a peer that has ended.
+GLOO_FAILED = re.compile(r"terminate called without an active exception|Connection (?:closed|reset) by peer")
 JOB = Path(__file__).with_name("recorded_job.py")
 
 
@@ -138,7 +141,15 @@ def test_mp_spawn_without_rank_leaves_a_file_of_every_rank(tmp_path):
 @pytest.mark.sweep
 def test_torchrun_and_a_second_run_into_the_folder(tmp_path):
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={len(FOUR)}"]
-    run_job(launcher, tmp_path, "before", 1)
+    for _ in range(3):
+        try:
+            run_job(launcher, tmp_path, "before", 1)
+            break
+        except AssertionError as error:
+            # What PyTorch does to its own processes, of which torchrun stops the others, says nothing of files
+            if not GLOO_FAILED.search(str(error)):
+                raise
+            shutil.rmtree(tmp_path / "0", ignore_errors=True)
     first = {path: path.read_bytes() for path in (tmp_path / "0").iterdir()}
     run_job([], tmp_path, "before", 1, 1, 3)
     second = {"rank1_2.json.gz": 1, "rank3_2.json.gz": 3}
