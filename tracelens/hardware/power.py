@@ -50,7 +50,8 @@ CARRIED = 1.2
 BY_CLOCK = 0.7
 J_PER_KWH = 3.6e6
 _MILLION = 1e6
-#: The least share of a clock that a limit brings it down to; below a tenth a device pauses, too.
+#: Where the search for a clock ends. No device runs so slowly: limits little above what waiting draws are then kept in
+#: the sum, with times that no measurement supports.
 _SLOWEST = 0.001
 _HALVINGS = 40
 
