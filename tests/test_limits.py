@@ -43,6 +43,25 @@ def test_too_little_memory_is_a_sentence_wherever_it_ends(most_gb: str, words: s
     assert done.returncode == 0 or list(tmp_path.iterdir()) == []
 
 
+class _Ends:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __del__(self) -> None:
+        raise self.error
+
+
+def test_a_refusal_that_python_drops_is_not_shown_and_any_other_error_is(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    with limited(None):
+        _Ends(MemoryError())
+        assert capsys.readouterr().err == ""
+        _Ends(KeyError("lost"))
+    assert "KeyError: 'lost'" in capsys.readouterr().err
+    _Ends(MemoryError())
+    assert "MemoryError" in capsys.readouterr().err
+
+
 def test_a_limit_below_what_the_libraries_take_is_refused(capsys) -> None:
     with pytest.raises(SystemExit):
         raise SystemExit(main(["ops", "--max-memory", "0.03"]))

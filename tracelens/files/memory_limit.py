@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -91,9 +92,10 @@ def limited(gb: float | None) -> Iterator[None]:
     system counts a process's data (Linux); what checks ``MemoryLimit`` while it reads does so everywhere.
     """
     global _limit
-    before, rlimit = _limit, _data_limit()
+    before, rlimit, hook = _limit, _data_limit(), sys.unraisablehook
     handler = signal.getsignal(signal.SIGVTALRM) if _can_watch() else None
     try:
+        sys.unraisablehook = _tell_unraisable
         limit_process(MemoryLimit.of_gb(gb))
         yield
     except Exception as error:
@@ -109,8 +111,14 @@ def limited(gb: float | None) -> Iterator[None]:
         if handler is not None:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, handler)
-        _limit = before
+        _limit, sys.unraisablehook = before, hook
         _set_data_limit(rlimit)
+
+
+def _tell_unraisable(lost: sys.UnraisableHookArgs) -> None:
+    """A refusal that came in a finalizer or a weak reference's callback, where Python drops it, comes again soon."""
+    if not lacks_memory(lost.exc_value):
+        sys.__unraisablehook__(lost)
 
 
 def limit_process(limit: MemoryLimit) -> None:
