@@ -667,7 +667,8 @@ def with_rows(table: TraceTable, added: AddedRows, correlation: npt.NDArray[np.i
     categories = {kind: category_of.setdefault(_CATEGORY[Kind(kind)], len(category_of)) for kind in kinds}
     store, codes = table.signatures.extended(added.signatures)
     signature = np.where(added.signature >= 0, np.array([*codes, -1], np.int32)[added.signature], -1)
-    first = int(table.file_index.max(initial=-1)) + 1
+    # What stands last in a file may have no row
+    first = max(int(table.file_index.max(initial=-1)) + 1, table.events_total)
     nothing = np.full(n, -1, np.int64)
     columns: dict[str, Any] = {
         "kind": added.kind,
