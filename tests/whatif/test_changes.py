@@ -257,6 +257,12 @@ def test_attention_whose_mask_was_not_recorded_grows_with_the_batch() -> None:
     assert moved.high_us < 2 * moved.after.step_us
 
 
+def test_kernels_without_an_op_follow_the_memory_rate_of_another_device() -> None:
+    found = what_if(Builder().kernel("a", 0, 100).kernel("b", 100, 200).trace(), device="b200")
+    assert found.after.step_us == pytest.approx(300 * 5.3 / 7.7, abs=0.002)  # TB/s
+    assert found.low_us < found.after.step_us < found.high_us
+
+
 def test_a_chain_of_kernels_over_the_same_elements_becomes_its_longest() -> None:
     built, shape = Builder(), {"Input Dims": [[1024, 1024]], "Input type": ["c10::BFloat16"], "Concrete Inputs": [""]}
     for i, length in enumerate((20, 30, 20)):

@@ -398,11 +398,14 @@ def price(plan: ChangePlan) -> None:
     subject, readings = plan.subject, plan.subject.readings
     old_models = [reading.model for reading in readings]
     same_place = plan.system is plan.recorded_on
-    changed = [
-        model is not None and (not same_place or model is not old or amount != 1)
-        for model, old, amount in zip(plan.models, old_models, plan.amount, strict=True)
-    ]
-    if not any(changed) and same_place:
+    changed = np.array(
+        [
+            model is not None and (not same_place or model is not old or amount != 1)
+            for model, old, amount in zip(plan.models, old_models, plan.amount, strict=True)
+        ],
+        bool,
+    )
+    if not changed.any() and same_place:
         return
     old_device = device_of(plan)
     old_system, new_system = plan.recorded_on, plan.system
