@@ -230,6 +230,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return test.partition("[")[2]
             if not by_file:
                 return nodeid
+            if path.startswith("tests/structure/"):
+                return "structure"
             return "browser" if path in IN_BROWSER else path
 
     config.option.loadscopereorder = False

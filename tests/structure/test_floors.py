@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.structure.conftest import walked
+
 PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
 
 FLOORS: dict[str, int] = {
@@ -41,7 +43,7 @@ ASKS_LABORATORY = {
 def every_import(path: Path) -> tuple[tuple[int, str, bool], ...]:
     """Line, module, and whether it is run with the module that imports it; parsed once for all tests."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in walked(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names = [node.module]
             if node.module == "tracelens":

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.structure.conftest import walked
 from tracelens.cli.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,10 +103,10 @@ def modules() -> tuple[Module, ...]:
 
 
 def module(path: Path, source: str, known: set[str]) -> Module:
-    tree = ast.parse(source)
-    lines = sum(
-        (n.end_lineno or n.lineno) - n.lineno + 1 for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)
-    )
+    nodes = walked(source)
+    tree = nodes[0]
+    assert isinstance(tree, ast.Module)
+    lines = sum((n.end_lineno or n.lineno) - n.lineno + 1 for n in nodes if isinstance(n, ast.Import | ast.ImportFrom))
     return Module(
         path, tuple(functions(tree)), public_classes(tree), imports(tree, known), marks(tree), tuple(categories(tree)),
         source.count("\n"), lines,

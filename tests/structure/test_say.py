@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.structure.conftest import walked
+
 PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
 SAY = PACKAGE / "files" / "say.py"
 
 
 @cache
 def calls_of(source: str) -> tuple[ast.Call, ...]:
-    """Of a module, parsed and walked once for all that is looked for in it."""
-    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    """Of a module, picked out once for all that is looked for in them."""
+    return tuple(node for node in walked(source) if isinstance(node, ast.Call))
 
 
 def called(call: ast.Call) -> str:
