@@ -86,7 +86,7 @@ def test_a_skill_is_as_agents_read_it(skill: str) -> None:
     assert len(text_of(skill)) / 2 < 2500  # tokens, at two characters each
 
 
-@pytest.mark.parametrize("command", part(sorted({command for skill in SKILLS for command in commands_of(skill)}), 6))
+@pytest.mark.parametrize("command", part(sorted({command for skill in SKILLS for command in commands_of(skill)}), 12))
 def test_every_command_of_a_skill_runs(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +122,7 @@ def test_thirty_are_planted(planted: dict[str, evaluation.Planted]) -> None:
     assert {each.skill for each in planted.values()} == {"tracelens-read", "tracelens-compare"}
 
 
-@pytest.mark.parametrize("number", part(range(30), 10))
+@pytest.mark.parametrize("number", part(range(30), 15))
 def test_the_first_answer_names_what_was_planted(
     planted: dict[str, evaluation.Planted], planted_folder: Path, number: int
 ) -> None:

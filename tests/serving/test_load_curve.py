@@ -60,7 +60,7 @@ def test_an_slo_that_nothing_keeps_and_one_that_all_keep():
 
 
 @pytest.mark.parametrize(
-    "given", part([{}, {"pp": 2}, {"prefill_replicas": 1}, {"model": "qwen3-30b-a3b", "tp": 2}], 3)
+    "given", part([{}, {"pp": 2}, {"prefill_replicas": 1}, {"model": "qwen3-30b-a3b", "tp": 2}], 4)
 )
 def test_without_host_times_the_operations_are_all_of_a_step(given):
     """Each operation's time is asked of the backend apart, so they add up to the simulated steps only if none is lost."""
