@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 from tracelens.perf_models.base import (
     CategoryOf,
@@ -63,7 +63,6 @@ from tracelens.perf_models.normalization import (
     RMSNorm,
     RMSNormBackward,
 )
-from tracelens.perf_models.old_names import find_moved_modules
 from tracelens.perf_models.recurrent_layers import (
     CausalConv1d,
     CausalConv1dBackward,
@@ -78,8 +77,6 @@ from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.perf_models.surroundings import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops
 from tracelens.registry import Registry
 from tracelens.types.signature import OpSignature
-
-find_moved_modules()
 
 __all__ = [
     "GEMM", "SDPA", "AllReduceRMSNorm", "AttentionSums", "BackwardOf", "BackwardPairs", "BinaryElementwise",
@@ -108,27 +105,21 @@ _CALLED: dict[type[PerfModel], str] = {
 
 
 @cache
-def bindings() -> Registry:
-    """Traced name -> binding, over all modules of this package. Extensions are laid over it per report."""
-    return Registry.collect_below("traced_as", __name__)
+def _marked(kind: str) -> Registry:
+    """What the modules of this package mark as ``kind``. Extensions are laid over it per report."""
+    return Registry.collect_below(kind, __name__)
 
 
-@cache
-def pattern_bindings() -> Registry:
-    """Regular expression of traced names -> binding."""
-    return Registry.collect_below("traced_as_pattern", __name__)
-
-
-@cache
-def annotation_readers() -> Registry:
-    """Prefix of step annotations -> reader of an ``InferenceStep``. Engines' formats are extensions'."""
-    return Registry.collect_below("annotated_as", __name__)
-
-
-@cache
-def inverses() -> Registry:
-    """Traced name -> function from a perf model to the signature that a trace would record."""
-    return Registry.collect_below("recorded_as", __name__)
+#: Traced name -> binding.
+bindings = partial(_marked, "traced_as")
+#: Regular expression of traced names -> binding.
+pattern_bindings = partial(_marked, "traced_as_pattern")
+#: Prefix of step annotations -> reader of an ``InferenceStep``. Engines' formats are extensions'.
+annotation_readers = partial(_marked, "annotated_as")
+#: Traced name -> function from a perf model to the signature that a trace would record.
+inverses = partial(_marked, "recorded_as")
+#: Traced name -> ``CategoryOf``, for names without a perf model.
+categories = partial(_marked, "category")
 
 
 def recorded_signature(model: PerfModel) -> OpSignature | None:
@@ -140,9 +131,3 @@ def recorded_signature(model: PerfModel) -> OpSignature | None:
         name = "aten::bmm"
     signature: OpSignature = inverses()[name].target(model)
     return signature
-
-
-@cache
-def categories() -> Registry:
-    """Traced name -> ``CategoryOf``, for names without a perf model."""
-    return Registry.collect_below("category", __name__)

@@ -286,7 +286,7 @@ class Slot(NamedTuple):
     @classmethod
     def tensor(cls, shape: Shape, dtype: DType | None, stride: Shape | None = None) -> Slot:
         """A tensor, contiguous unless its ``stride`` is given."""
-        return cls(shape, traced_name(dtype) or "", stride or dense_strides(shape))
+        return cls(shape, traced_name(dtype) or "", stride or tuple(prod(shape[i + 1 :]) for i in range(len(shape))))
 
 
 def recorded_call(name: str, *slots: Slot) -> OpSignature:
@@ -298,11 +298,6 @@ def recorded_call(name: str, *slots: Slot) -> OpSignature:
 def number(value: object) -> Slot:
     """A scalar argument."""
     return Slot(dtype="Scalar", scalar=str(value))
-
-
-def dense_strides(shape: Shape) -> Shape:
-    """Strides, in elements, of a contiguous tensor of ``shape``."""
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def scalar_type(recorded: object) -> DType | None:

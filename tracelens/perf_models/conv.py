@@ -105,7 +105,6 @@ class Conv(PerfModel, Record, frozen=True, kw_only=True):
         )
 
     def backward(self) -> ConvBackward:
-        """All gradients of the same call."""
         return with_fields_of(self, ConvBackward, output_mask=(True, True, self.bias))
 
     @property
@@ -361,7 +360,6 @@ class FourierTransform(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "FFT"
-    engine: ClassVar[str] = "vector"
     shown: ClassVar[Shown | None] = {
         "batch": "batch", "points": "points", "real": "is_real", "dtype_in_out": ("dtype", "dtype_out")
     }  # fmt: skip
@@ -447,7 +445,6 @@ class Pooling(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "pooling"
-    engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "Pooling_fwd"
 
     x: Shape

@@ -52,11 +52,6 @@ class Movement(PerfModel, Record, frozen=True, kw_only=True):
             return self.element_bytes * sum(n for n, _ in (*self.read, *self.written))
         return total_bytes(*self.read, *self.written)
 
-    @property
-    def compute_dtype(self) -> None:
-        """None: nothing is computed."""
-        return
-
     def parameters(self) -> dict[str, Any]:
         return {
             "num_read": sum(n for n, _ in self.read), "num_written": sum(n for n, _ in self.written),

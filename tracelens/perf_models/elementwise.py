@@ -76,7 +76,6 @@ class Elementwise(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "elementwise"
-    engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "Elementwise"
 
     shape: Shape
@@ -339,8 +338,7 @@ def _duplicate(op: OpSignature) -> UnaryElementwise:
         return model
     (read,) = model.inputs
     shape = tuple(n * k for n, k in zip((1,) * (len(times) - len(read.shape)) + read.shape, times, strict=True))
-    written = Operand(shape=shape, dtype=read.dtype)
-    return UnaryElementwise(shape=shape, inputs=(read,), outputs=(written,), flops_per_element=0)
+    return _moved(read, shape, flops=0)
 
 
 @traced_as("aten::to", "aten::_to_copy", leaf_only=True)
@@ -429,8 +427,7 @@ def _glu(op: OpSignature) -> UnaryElementwise:
     read, dim = operand(op, 0), op.integer(1)
     shape = list(read.shape)
     shape[dim] //= 2
-    written = Operand(shape=tuple(shape), dtype=read.dtype)
-    return UnaryElementwise(shape=written.shape, inputs=(read,), outputs=(written,), flops_per_element=5)
+    return _moved(read, tuple(shape), flops=5)
 
 
 @traced_as("aten::glu_backward")
@@ -441,9 +438,10 @@ def _glu_backward(op: OpSignature) -> Elementwise:
     return Elementwise(shape=dy.shape, inputs=(dy, x), outputs=(written,), flops_per_element=9)
 
 
-def _moved(read: Operand, shape: Shape) -> UnaryElementwise:
-    """``read`` resampled to ``shape``: one operation per element written."""
-    return UnaryElementwise(shape=shape, inputs=(read,), outputs=(Operand(shape=shape, dtype=read.dtype),))
+def _moved(read: Operand, shape: Shape, flops: int = 1) -> UnaryElementwise:
+    """``read`` resampled to ``shape``: so many operations per element written."""
+    written = Operand(shape=shape, dtype=read.dtype)
+    return UnaryElementwise(shape=shape, inputs=(read,), outputs=(written,), flops_per_element=flops)
 
 
 @recorded_as("aten::add")
@@ -516,7 +514,6 @@ class MultiTensor(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "multi_tensor_apply"
-    engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "MultiTensor"
     stream: ClassVar[str] = "optimizer"
     shown: ClassVar[Shown | None] = {

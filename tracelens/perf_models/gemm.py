@@ -511,7 +511,6 @@ class GroupedGEMM(PerfModel, Record, frozen=True, kw_only=True):
         return (Product(self.m, self.n, self.k, groups=self.groups, b_width=self._widened),)
 
     def backward(self) -> GroupedGEMMBackward:
-        """Both gradients of the same call."""
         return with_fields_of(self, GroupedGEMMBackward)
 
     @property

@@ -103,7 +103,22 @@ def attention_sums(op: OpSignature) -> AttentionSums:
     return found
 
 
-class InferenceAttention(PerfModel, Record, frozen=True, kw_only=True):
+class _OverCache(PerfModel):
+    """Attention that reads a cache."""
+
+    __slots__ = ()
+
+    engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "sdpa"
+
+    @property
+    def cache_dtype(self) -> DType | None:
+        """The type of the cache."""
+        kind: DType | Like | None = getattr(self, "dtype_kv", None)
+        return resolved(kind, getattr(self, "dtype", None))
+
+
+class InferenceAttention(_OverCache, Record, frozen=True, kw_only=True):
     """Causal attention over cached and new tokens; shapes alone do not say how long the past is, ``sums`` do.
 
     flops = q_heads * (d_qk + d_v) * (2*c_sqsk - c_sqsq + 2*g_sqsk): among a request's new tokens half of the pairs.
@@ -116,8 +131,6 @@ class InferenceAttention(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "InferenceAttention"
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "sdpa"
     family: ClassVar[str | None] = "InferenceAttention_fwd"
     inferred: ClassVar[bool] = True
 
@@ -144,11 +157,6 @@ class InferenceAttention(PerfModel, Record, frozen=True, kw_only=True):
             ((s.c_sq + s.g_sq) * (self.q_heads + self.kv_heads) * width, self.dtype),
             (cached * self.kv_heads * width, self.dtype_kv),
         )
-
-    @property
-    def cache_dtype(self) -> DType | None:
-        """The type of the cache."""
-        return resolved(self.dtype_kv, self.dtype)
 
     def requests(self) -> tuple[AttentionRequests, ...]:
         """Requests with a prompt, then those that generate, each as equal requests with the same sums.
@@ -180,11 +188,11 @@ class InferenceAttention(PerfModel, Record, frozen=True, kw_only=True):
             "N_Q": self.tokens, "H_Q": self.q_heads, "H_KV": self.kv_heads, "d_h_qk": self.d_qk, "d_h_v": self.d_v,
             **{f.name: getattr(self.sums, f.name) for f in fields(AttentionSums)}, "sliding_window": self.window,
             "assumed": ", ".join(filter(None, (self.sums.assumed, self.assumed))), "dtype_Q": traced_name(self.dtype),
-            "dtype_KV": traced_name(resolved(self.dtype_kv, self.dtype)),
+            "dtype_KV": traced_name(self.cache_dtype),
         }  # fmt: skip
 
 
-class SparseAttention(PerfModel, Record, frozen=True, kw_only=True):
+class SparseAttention(_OverCache, Record, frozen=True, kw_only=True):
     """Attention over listed (query, key) ``pairs``, one latent key-value row for all heads.
 
     flops = 2 * pairs * q_heads * (d_qk + d_v); bytes = Q read, O written, and a row of the cache per pair: which rows
@@ -192,8 +200,6 @@ class SparseAttention(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "InferenceAttention"
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "sdpa"
     family: ClassVar[str | None] = "InferenceAttention_fwd"
     inferred: ClassVar[bool] = True
 
@@ -208,11 +214,6 @@ class SparseAttention(PerfModel, Record, frozen=True, kw_only=True):
     def flops(self) -> int:
         flops: int = attention_flops(self.pairs, self.q_heads, self.d_qk, self.d_v)
         return flops
-
-    @property
-    def cache_dtype(self) -> DType | None:
-        """The type of the cache."""
-        return resolved(self.dtype_kv, self.dtype)
 
     def requests(self) -> tuple[AttentionRequests, ...]:
         """Each token reads its own rows of the cache, as decoding does."""
@@ -353,7 +354,7 @@ def _share(whole: int, ranks: int) -> int | float:
 DECODED_TOGETHER = 8
 
 
-class SelectiveAttention(PerfModel, Record, frozen=True, kw_only=True):
+class SelectiveAttention(_OverCache, Record, frozen=True, kw_only=True):
     """Causal attention of the last ``s_q`` of ``s_kv`` tokens to rows of a cache that all query heads of a group share.
 
     A row stands for ``ratio`` tokens; ``top_k`` of the rows that a token may see are selected for it (None: all are).
@@ -370,8 +371,6 @@ class SelectiveAttention(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = SDPA.category
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "sdpa"
 
     b: int
     s_q: int
@@ -417,16 +416,6 @@ class SelectiveAttention(PerfModel, Record, frozen=True, kw_only=True):
         """Elements of a row of one key head."""
         return self.d_qk if self.value_in_key else self.d_qk + self.d_v
 
-    @property
-    def cache_dtype(self) -> DType | None:
-        """The type of the cache."""
-        return resolved(self.dtype_kv, self.dtype)
-
-    @property
-    def is_selected(self) -> bool:
-        """Whether tokens see rows of their own, so that neighbors share none for certain."""
-        return self.top_k is not None and self.ratio > 0 and self.s_kv // self.ratio > self.top_k
-
     def flops(self) -> int | float:
         pairs = self.row_pairs + self.window_pairs
         flops: int | float = attention_flops(pairs, self.q_heads, self.d_qk, self.d_v)
@@ -443,7 +432,9 @@ class SelectiveAttention(PerfModel, Record, frozen=True, kw_only=True):
         tokens of a latent decode (speculation) as further query heads on the same rows.
         """
         heads = self.q_heads, self.kv_heads, self.d_qk, self.d_v
-        if self.ratio == self.ranks == 1 and not self.window and not self.is_selected:
+        # Where rows are selected tokens see rows of their own: neighbors share none for certain
+        selects = self.top_k is not None and self.ratio > 0 and self.s_kv // self.ratio > self.top_k
+        if self.ratio == self.ranks == 1 and not self.window and not selects:
             past = self.s_kv - self.s_q
             if self.value_in_key and 1 < self.s_q <= min(DECODED_TOGETHER, past):
                 rows = past + (self.s_q - 1) / 2
@@ -460,7 +451,6 @@ class SelectiveAttention(PerfModel, Record, frozen=True, kw_only=True):
         return (AttentionRequests(tokens, 1, max(seen - 1, 0), *heads, inf, 1, self.value_in_key),)
 
     def backward(self) -> SelectiveAttentionBackward:
-        """The gradient of the same call."""
         return with_fields_of(self, SelectiveAttentionBackward)
 
 
@@ -525,7 +515,6 @@ class IndexerScores(PerfModel, Record, frozen=True, kw_only=True):
         )
 
     def backward(self) -> IndexerScoresBackward:
-        """The gradient of the same call."""
         return with_fields_of(self, IndexerScoresBackward)
 
 

@@ -190,11 +190,6 @@ class MoEAux(PerfModel, Record, frozen=True, kw_only=True):
     def moved(self) -> Moved:
         return self.operands
 
-    @property
-    def compute_dtype(self) -> None:
-        """None: nothing is computed."""
-        return
-
     def parameters(self) -> dict[str, Any]:
         return {
             "num_elems": sum(n for n, _ in self.operands),

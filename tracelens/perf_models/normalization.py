@@ -48,7 +48,6 @@ class Normalization(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "NORM_fwd"
-    engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "Normalization"
 
     shape: Shape
@@ -83,7 +82,6 @@ class Normalization(PerfModel, Record, frozen=True, kw_only=True):
         )
 
     def backward(self) -> Normalization:
-        """All gradients of the same call."""
         return with_fields_of(self, NormalizationBackward, output_mask=(True, self.weight, self.bias))
 
     def _statistics(self) -> Moved:
@@ -166,7 +164,6 @@ class RMSNorm(Normalization, frozen=True, kw_only=True):
         return per_element * self.elements + 2 * self.statistics
 
     def backward(self) -> RMSNormBackward:
-        """Both gradients of the same call."""
         return with_fields_of(self, RMSNormBackward, output_mask=(True, self.weight))
 
     def _statistics(self) -> Moved:
@@ -300,7 +297,6 @@ class NormalizationPart(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "NORM_fwd"
-    engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "Normalization"
 
     shape: Shape
@@ -391,47 +387,33 @@ def _native_group_norm(op: OpSignature) -> Normalization:
     return Normalization(**_common(op, 0, 1, 2), channels=op.integer(4), statistics=op.integer(3) * op.integer(6))
 
 
-@traced_as(
-    "aten::native_batch_norm_backward", "aten::batch_norm_backward", "aten::instance_norm_backward",
-    "aten::native_instance_norm_backward",
-)  # fmt: skip
+def _gradients(
+    op: OpSignature, dy: int, x: int, weight: int, mask: tuple[bool, ...], **fields: Any
+) -> NormalizationBackward:
+    """The gradients of x, weight and bias that ``mask`` asks for."""
+    common = _common(op, x, weight) | {"bias": mask[2]}
+    return NormalizationBackward(**common, dtype_out=op.dtype(dy), output_mask=mask, **fields)
+
+
+@traced_as(*aten("native_batch_norm batch_norm instance_norm native_instance_norm", "_backward"))
 def _native_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, weight, running_mean, running_var, save_mean, save_invstd, training, eps, output_mask, ...)."""
-    c, mask = _channels(op, 1), _mask(op, 9)
-    common = _common(op, 1, 2) | {"bias": mask[2]}
-    return NormalizationBackward(
-        **common,
-        channels=c,
-        statistics=c,
-        training=bool(op.integer(7)),
-        running=op.has(3),
-        dtype_out=op.dtype(0),
-        output_mask=mask,
-    )
+    c, mask, training = _channels(op, 1), _mask(op, 9), bool(op.integer(7))
+    return _gradients(op, 0, 1, 2, mask, channels=c, statistics=c, training=training, running=op.has(3))
 
 
-@traced_as(
-    "aten::miopen_batch_norm_backward", "aten::cudnn_batch_norm_backward", "aten::miopen_instance_norm_backward",
-    "aten::cudnn_instance_norm_backward",
-)  # fmt: skip
+@traced_as(*aten("miopen_batch_norm cudnn_batch_norm miopen_instance_norm cudnn_instance_norm", "_backward"))
 def _library_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(x, dy, weight, ...): autograd calls it for training only, and it returns all three gradients."""
     c = _channels(op, 0)
-    common = _common(op, 0, 2) | {"bias": True}
-    return NormalizationBackward(
-        **common, channels=c, statistics=c, running=op.has(3), dtype_out=op.dtype(1), output_mask=(True, True, True)
-    )
+    return _gradients(op, 1, 0, 2, (True, True, True), channels=c, statistics=c, running=op.has(3))
 
 
 @traced_as(*(f"aten::{library}group_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
 def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, mean, rstd, weight, N, C, HxW, groups, output_mask)."""
-    mask = _mask(op, 9)
-    common = _common(op, 1, 4) | {"bias": mask[2]}
     rows = op.integer(5) * op.integer(8)
-    return NormalizationBackward(
-        **common, channels=op.integer(6), statistics=rows, dtype_out=op.dtype(0), output_mask=mask
-    )
+    return _gradients(op, 0, 1, 4, _mask(op, 9), channels=op.integer(6), statistics=rows)
 
 
 _LIBRARIES = ("", "native_", "miopen_", "cudnn_")

@@ -160,7 +160,6 @@ class CausalConv1d(PerfModel, Record, frozen=True, kw_only=True):
         return ((2 * self.b * self.channels * self.length + weights + kept, self.dtype),)
 
     def backward(self) -> CausalConv1dBackward:
-        """The backward of this call."""
         return with_fields_of(self, CausalConv1dBackward)
 
 
@@ -260,7 +259,6 @@ class StateSpaceScan(PerfModel, Record, frozen=True, kw_only=True):
         return ((self.b * self.tokens * per_token, self.dtype), (states, self.dtype_state))
 
     def backward(self) -> StateSpaceScanBackward:
-        """The gradient of the same call."""
         return with_fields_of(self, StateSpaceScanBackward)
 
 
@@ -348,7 +346,6 @@ class LinearAttention(PerfModel, Record, frozen=True, kw_only=True):
         )
 
     def backward(self) -> LinearAttentionBackward:
-        """The gradient of the same call."""
         return with_fields_of(self, LinearAttentionBackward)
 
 

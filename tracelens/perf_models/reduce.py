@@ -31,7 +31,6 @@ class Reduce(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "reduce"
-    engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "Reduce_fwd"
 
     elements: int
@@ -170,7 +169,6 @@ class Softmax(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "softmax"
-    engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "Softmax_fwd"
 
     shape: Shape
@@ -186,7 +184,6 @@ class Softmax(PerfModel, Record, frozen=True, kw_only=True):
         return ((n, self.dtype), (n, self.dtype_out))
 
     def backward(self) -> SoftmaxBackward:
-        """The gradient of the same call."""
         return with_fields_of(self, SoftmaxBackward)
 
 
@@ -253,7 +250,6 @@ class CrossEntropy(PerfModel, Record, frozen=True, kw_only=True):
         return ((2 * self.rows * self.vocabulary, self.dtype),)
 
     def backward(self) -> CrossEntropyBackward:
-        """The backward over the same logits."""
         return with_fields_of(self, CrossEntropyBackward)
 
 

@@ -157,7 +157,6 @@ class SDPA(PerfModel, Record, frozen=True, kw_only=True):
         return (AttentionRequests(self.b, self.s_q, max(keys - self.s_q, 0), *heads, window, causal),)
 
     def backward(self) -> SDPABackward:
-        """The gradient of the same call."""
         return with_fields_of(self, SDPABackward)
 
     @property
@@ -227,12 +226,6 @@ class SDPABackward(SDPA, frozen=True, kw_only=True):
 
 def _times(a: int, b: int | None) -> int | None:
     return None if b is None else a * b
-
-
-def heads_then_rows(op: OpSignature, first: int, **fields: Any) -> SDPA:
-    """SDPA of Q, K, V in slots ``first`` to ``first + 2``, laid out ``b h s d``; ``fields`` are SDPA's others."""
-    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
-    return _of_slots(op, first, heads=1, b=q[0], s_q=q[2], s_kv=k[2], **fields)
 
 
 def rows_then_heads(op: OpSignature, first: int, **fields: Any) -> SDPA:
@@ -341,13 +334,16 @@ def _scaled_dot_product(
     asked: tuple[int, int] | None = None,
     **fields: Any,
 ) -> SDPA:
-    """(.., q, k, v, ..) from slot ``first``; ``asked``: the list that asks for gradients, and the bias' place in it."""
+    """(.., q, k, v, ..) from slot ``first``, laid out ``b h s d``; ``asked``: the list that asks for gradients, and the
+    bias' place in it.
+    """
     fields["mask"] = causal(op.literal(is_causal), "top_left")
     fields["dropout"] = _probability(op.literal(dropout))
     if bias is not None:
         wanted, at = (op.literal(asked[0]), asked[1]) if asked else (None, 0)
         fields |= biased(op, bias, isinstance(wanted, list | tuple) and len(wanted) > at and wanted[at] is True)
-    return heads_then_rows(op, first, **fields)
+    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
+    return _of_slots(op, first, heads=1, b=q[0], s_q=q[2], s_kv=k[2], **fields)
 
 
 DENSE_OPS = (

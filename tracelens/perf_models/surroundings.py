@@ -1,8 +1,6 @@
 """What a trace says of an op beyond its own record: the calls and kernels around it, the operations inside it, and
 the forward of a backward.
 
-What stands round an op's call in a trace, for ops whose own record does not say how much they move.
-
 PyTorch records neither the element type of a tensor list nor, in older versions, the sizes in it. The kernel's name,
 the launch, the gradient's record and the calling op say them.
 """
@@ -11,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from tracelens.registry import Mark, mark
@@ -49,22 +48,18 @@ def launch_of(op: OpSignature) -> Launch | None:
     return found if isinstance(found, Launch) else None
 
 
-def gradient_of(op: OpSignature) -> OpSignature | None:
-    """The op's backward node, whose first input is the gradient of the op's result; None where none was recorded."""
-    found = op.attribute(GRADIENT)
+def _call(which: str, op: OpSignature) -> OpSignature | None:
+    """A call around an op; None where none was recorded, or it was not asked for."""
+    found = op.attribute(which)
     return found if isinstance(found, OpSignature) else None
 
 
-def caller_of(op: OpSignature) -> OpSignature | None:
-    """The nearest op above the op whose inputs were recorded."""
-    found = op.attribute(CALLER)
-    return found if isinstance(found, OpSignature) else None
-
-
-def follower_of(op: OpSignature) -> OpSignature | None:
-    """The next op of the thread outside of the op's callers that share its inputs; None where none was recorded."""
-    found = op.attribute(FOLLOWER)
-    return found if isinstance(found, OpSignature) else None
+#: The op's backward node, whose first input is the gradient of the op's result.
+gradient_of = partial(_call, GRADIENT)
+#: The nearest op above the op whose inputs were recorded.
+caller_of = partial(_call, CALLER)
+#: The next op of the thread outside of the op's callers that share its inputs.
+follower_of = partial(_call, FOLLOWER)
 
 
 def copied_type(kernel: str) -> tuple[DType | None, int | None]:

@@ -1,9 +1,8 @@
 """Triton kernels with recorded arguments: what torch.compile fused or made from its templates, and users' own.
 
-What the recorded arguments of a kernel that Inductor generated say: how often it iterates, and what it moves.
-
-Inductor passes tensors that are updated in place, then those only read, then those only written; then sizes that
-dynamic shapes need (``ks0``, ``ks1``, an offset of random numbers), and last the sizes of its iteration space:
+Their recorded arguments say how often a kernel iterates and what it moves. Inductor passes tensors that are updated in
+place, then those only read, then those only written; then sizes that dynamic shapes need (``ks0``, ``ks1``, an offset
+of random numbers), and last the sizes of its iteration space:
 ``[znumel, [ynumel,]] xnumel`` and, of reductions, ``r0_numel [, r1_numel]``
 (``torch/_inductor/codegen/common.py``, ``KernelArgs.python_argdefs``; ``simd.py``, ``SIMDKernel``). Newer versions
 leave sizes out that are constant.
@@ -347,7 +346,6 @@ class FusedKernel(PerfModel, Record, frozen=True, kw_only=True):
     """
 
     category: ClassVar[str] = "triton"
-    engine: ClassVar[str] = "vector"
     inferred: ClassVar[bool] = True
 
     ops: tuple[str, ...] | None
@@ -388,12 +386,6 @@ def _inductor(op: OpSignature) -> FusedKernel:
     return _made(op, tensors, moved, ops=ops, xnumel=space.results, rnumel=space.reduced)
 
 
-@traced_as_pattern(r"^triton_for_fused")
-def _foreach(op: OpSignature) -> FusedKernel:
-    """One pointwise kernel over many tensors: no size is recorded."""
-    return compiled_kernel(op)
-
-
 @traced_as_pattern(r"^triton_tem_fused\w*?_(addmm|baddbmm|bmm|mm)(_|$)", category=FusedKernel.category)
 def _template_product(op: OpSignature) -> GEMM:
     """Inductor's own matrix product: A [(b,) m, k], B [(b,) k, n] and the result, which is the last tensor."""
@@ -420,8 +412,11 @@ def _template_convolution(op: OpSignature) -> Conv:
     raise SignatureError(f"{op.name}: no two tensors convolve to the last one")
 
 
+@traced_as_pattern(r"^triton_for_fused")
 def compiled_kernel(op: OpSignature) -> FusedKernel:
-    """A Triton kernel whose name says nothing: a user's own in a compiled region. Its FLOPs only where recorded."""
+    """A Triton kernel of which no size is known: a user's own in a compiled region, whose name says nothing, or one
+    pointwise kernel over many tensors. Its FLOPs only where recorded.
+    """
     tensors = arguments(op)
     moved = KernelTraffic(least=tuple((t.elements, t.dtype) for t in tensors))
     return _made(op, tensors, moved, ops=None, xnumel=None, rnumel=1)
