@@ -104,20 +104,20 @@ class System(Record, frozen=True, kw_only=True):
     @property
     def host_w(self) -> float | None:
         """What a device's share of its node's CPUs, NICs and fans draws; None where unknown."""
-        cluster = self.cluster
-        return None if cluster is None or cluster.host_w is None else cluster.host_w / cluster.ranks_per_node
+        return self._share(self.cluster.host_w if self.cluster else None)
 
     @property
     def disk_gb_s(self) -> float | None:
         """At how many GB/s a device's share of its node's disks is read; None where unknown."""
-        cluster = self.cluster
-        return None if cluster is None or cluster.disk_gb_s is None else cluster.disk_gb_s / cluster.ranks_per_node
+        return self._share(self.cluster.disk_gb_s if self.cluster else None)
 
     @property
     def disk_tb(self) -> float | None:
         """A device's share of its node's disks; None where unknown."""
-        cluster = self.cluster
-        return None if cluster is None or cluster.disk_tb is None else cluster.disk_tb / cluster.ranks_per_node
+        return self._share(self.cluster.disk_tb if self.cluster else None)
+
+    def _share(self, of_node: float | None) -> float | None:
+        return None if self.cluster is None or of_node is None else of_node / self.cluster.ranks_per_node
 
     def at_clock(self, mhz: float | None) -> System:
         """The same with the device at another clock, as ``HardwareSpec.at_clock``; itself where that is None."""
@@ -190,7 +190,8 @@ def system_of(text: str) -> tuple[System, str | None]:
             found = System.load("-".join(tried)).in_a_node()
         except UsageError:
             continue
-        if gigabytes and not _has_memory(found, gigabytes):
+        size = found.device.hbm.nominal_gib if found.device.hbm else None
+        if gigabytes and (size is None or abs(size / gigabytes - 1) >= _SIZE_SPREAD):
             continue
         note = f"{text} read as {found.device.name}"
         return found.at_power(float(watts[1]) if watts else None), note + (f" at {watts[1]} W" if watts else "")
@@ -212,12 +213,6 @@ def _device_names(word: str) -> Iterator[tuple[list[str], int | None]]:
     # One word among those of a machine: "A3 Mega H100", "BM.GPU.H100.8".
     pieces = [piece for part in plain for piece in part.split(".")]
     yield from (([piece], gigabytes) for piece in pieces if len(pieces) > 1)
-
-
-def _has_memory(system: System, gigabytes: int) -> bool:
-    """Whether the device has about that much."""
-    hbm = system.device.hbm
-    return hbm is not None and hbm.nominal_gib is not None and abs(hbm.nominal_gib / gigabytes - 1) < _SIZE_SPREAD
 
 
 T = TypeVar("T")
@@ -267,33 +262,25 @@ class EstimateTable(Record, frozen=True, kw_only=True, eq=False):
     @classmethod
     def unanswered(cls, rows: int) -> EstimateTable:
         """``rows`` rows that no backend has an answer for."""
-        unknown, none = np.full(rows, np.nan), (None,) * rows
-        return cls(
-            time_us=unknown,
-            peak_us=unknown,
-            compute_us=unknown,
-            memory_us=unknown,
-            wire_us=unknown,
-            bound=none,
-            rate_basis=none,
-            backend=none,
-        )
+        none = (None,) * rows
+        return cls(**dict.fromkeys(TIMES, np.full(rows, np.nan)), bound=none, rate_basis=none, backend=none)
 
     @classmethod
-    def by(
-        cls, backend: str, bound: Iterable[str | None], rated: Iterable[object], *, time_us: Floats, **times: Floats
-    ) -> EstimateTable:
-        """Answers of one backend: a row whose ``time_us`` is NaN has no bound and no basis. ``rated``: whether a row's
-        compute rate is the achievable one, which is none otherwise.
-        """
-        known = (~np.isnan(time_us)).tolist()
+    def by(cls, backend: str, bound: Iterable[str | None], rate_basis: Iterable[str], **times: Floats) -> EstimateTable:
+        """Answers of one backend; a row whose ``time_us`` is NaN has no bound and no basis. Basis "": none needed."""
+        known = (~np.isnan(times["time_us"])).tolist()
         return cls(
-            time_us=time_us,
             **times,
             bound=tuple(b if k else None for b, k in zip(bound, known, strict=True)),
-            rate_basis=tuple("achievable" if k and r else None for r, k in zip(rated, known, strict=True)),
+            rate_basis=tuple(r or None if k else None for r, k in zip(rate_basis, known, strict=True)),
             backend=tuple(backend if k else None for k in known),
         )
+
+    def timed(self, backend: str, time_us: Floats, rate_basis: Iterable[str]) -> EstimateTable:
+        """A backend's own times in place of these, none under ``peak_us``; what is not finite is not answered."""
+        times = {name: getattr(self, name) for name in TIMES}
+        times["time_us"] = np.where(np.isfinite(time_us), np.fmax(time_us, self.peak_us), np.nan)
+        return EstimateTable.by(backend, self.bound, rate_basis, **times)
 
     def __len__(self) -> int:
         return len(self.bound)
@@ -301,23 +288,17 @@ class EstimateTable(Record, frozen=True, kw_only=True, eq=False):
     def row(self, index: int) -> Estimate | None:
         """The estimate of one operation; None where the backend has no answer."""
         backend = self.backend[index]
-        time_us = _known(self.time_us[index])
-        if time_us is None or backend is None:
+        times: dict[str, Any] = {name: _known(getattr(self, name)[index]) for name in TIMES}
+        if times["time_us"] is None or backend is None:
             return None
-        return Estimate(
-            time_us=time_us,
-            peak_us=_known(self.peak_us[index]),
-            compute_us=_known(self.compute_us[index]),
-            memory_us=_known(self.memory_us[index]),
-            wire_us=_known(self.wire_us[index]),
-            bound=self.bound[index],
-            rate_basis=self.rate_basis[index],
-            backend=backend,
-        )
+        return Estimate(**times, bound=self.bound[index], rate_basis=self.rate_basis[index], backend=backend)
 
     def rows(self) -> Iterator[Estimate | None]:
         """Every row, in order."""
         return (self.row(index) for index in range(len(self)))
+
+
+TIMES = tuple(field.name for field in fields(EstimateTable) if field.name.endswith("_us"))
 
 
 @runtime_checkable

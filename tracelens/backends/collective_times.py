@@ -83,7 +83,7 @@ class Collectives(Backend):
     def _table(self, time_us: Floats, peak_us: Floats) -> EstimateTable:
         rows, unknown = len(time_us), np.full(len(time_us), np.nan)
         return EstimateTable.by(
-            self.name, ("wire",) * rows, (False,) * rows, time_us=time_us, wire_us=time_us, compute_us=unknown,
+            self.name, ("wire",) * rows, ("",) * rows, time_us=time_us, wire_us=time_us, compute_us=unknown,
             memory_us=unknown, peak_us=np.where(np.isnan(time_us), np.nan, peak_us),
         )  # fmt: skip
 

@@ -261,14 +261,7 @@ class Silicon(Backend):
         return self._table(time, len(batch), lambda: _least(batch, system))
 
     def _table(self, time: Floats | None, rows: int, least: Callable[[], EstimateTable]) -> EstimateTable:
-        if time is None:
-            return EstimateTable.unanswered(rows)
-        bound = least()
-        return EstimateTable.by(
-            self.name, bound.bound, (True,) * rows, peak_us=bound.peak_us, compute_us=bound.compute_us,
-            memory_us=bound.memory_us, wire_us=bound.wire_us,
-            time_us=np.where(np.isfinite(time), np.fmax(time, bound.peak_us), np.nan),
-        )  # fmt: skip
+        return EstimateTable.unanswered(rows) if time is None else least().timed(self.name, time, ["achievable"] * rows)
 
 
 def _least(batch: ColumnBatch, system: System) -> EstimateTable:

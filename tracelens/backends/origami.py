@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.backends.base import Backend, Basis, ColumnBatch, EstimateTable, Floats, System, backend, hbm_peak
 from tracelens.backends.roofline_and_tile import Roofline
@@ -104,12 +103,14 @@ class Origami(Backend):
                 time[row] = _attention_us(module, call, dtype, system.device) * _slowdown(system.device, dtype, call)
             elif shape is not None:
                 time[row] = _time_us(module, shape, dtype, system.device) * _slowdown(system.device, dtype, shape)
-        return self._table(time, Roofline().estimate_many(columns, system), _are_measured(columns, system.device))
+        basis = "peak" if system.device.calibration("origami", "bf16") is None else "achievable"
+        return Roofline().estimate_many(columns, system).timed(self.name, time, [basis] * len(columns))
 
     def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
         """Products and attention with more than 64 rows; NaN for the rest, and for other families."""
         time = self.uncalibrated_us(batch, system.device) * slowdowns(batch, system.device)
-        return self._table(time, Roofline().estimate_batch(batch, system), _are_measured(batch, system.device))
+        basis = "peak" if _constants(batch, system.device) is None else "achievable"
+        return Roofline().estimate_batch(batch, system).timed(self.name, time, [basis] * len(batch))
 
     def uncalibrated_us(self, batch: ColumnBatch, device: HardwareSpec) -> Floats:
         """What Origami itself says of each row; NaN where it says nothing."""
@@ -133,23 +134,10 @@ class Origami(Backend):
 
     def measured_as(self, work: WorkColumns | ColumnBatch, system: System) -> Basis:
         """Which measured shapes the answers were held against."""
-        if isinstance(work, ColumnBatch):
-            return _basis(work, system.device)
-        return Basis(np.full(len(work), UNCALIBRATED, object), np.full(len(work), np.nan))
-
-    def _table(self, time: Floats, bound: EstimateTable, measured: npt.NDArray[np.bool_]) -> EstimateTable:
-        known = np.isfinite(time)
-        each = list(zip(known.tolist(), measured.tolist(), strict=True))
-        return EstimateTable(
-            time_us=np.where(known, np.fmax(time, bound.peak_us), np.nan),
-            peak_us=bound.peak_us,
-            compute_us=bound.compute_us,
-            memory_us=bound.memory_us,
-            wire_us=bound.wire_us,
-            bound=tuple(b if k else None for b, k in zip(bound.bound, known.tolist(), strict=True)),
-            rate_basis=tuple(("achievable" if m else "peak") if k else None for k, m in each),
-            backend=tuple(self.name if k else None for k in known.tolist()),
-        )
+        constants = _constants(work, system.device) if isinstance(work, ColumnBatch) else None
+        if constants is None or not isinstance(work, ColumnBatch):
+            return Basis(np.full(len(work), UNCALIBRATED, object), np.full(len(work), np.nan))
+        return Basis.of(constants, system.device, work.precision, len(work))
 
 
 def calibrated_family(batch: ColumnBatch) -> str | None:
@@ -161,10 +149,13 @@ def calibrated_family(batch: ColumnBatch) -> str | None:
 
 def slowdowns(batch: ColumnBatch, device: HardwareSpec) -> Floats:
     """Measured time over Origami's, per row: 1 where nobody measured one."""
-    family = calibrated_family(batch)
-    constants = None if family is None else device.calibration(family, batch.precision)
     rows = _group_rows(batch) if isinstance(batch, GEMMColumns) else np.full(len(batch), float(MANY_ROWS))
-    return _slower(constants, rows)
+    return _slower(_constants(batch, device), rows)
+
+
+def _constants(batch: ColumnBatch, device: HardwareSpec) -> Calibration | None:
+    family = calibrated_family(batch)
+    return None if family is None else device.calibration(family, batch.precision)
 
 
 def _slower(constants: Calibration | None, rows: Floats) -> Floats:
@@ -183,22 +174,6 @@ def _slowdown(device: HardwareSpec, dtype: DType, call: AttentionCall | tuple[in
     constants = device.calibration(family, rate) if rate else None
     rows = float(MANY_ROWS) if isinstance(call, AttentionCall) else float(call[0])
     return float(_slower(constants, np.array([rows]))[0])
-
-
-def _are_measured(work: WorkColumns | ColumnBatch, device: HardwareSpec) -> npt.NDArray[np.bool_]:
-    if isinstance(work, ColumnBatch):
-        family = calibrated_family(work)
-        known = family is not None and device.calibration(family, work.precision) is not None
-        return np.full(len(work), known)
-    return np.array([device.calibration("origami", "bf16") is not None] * len(work), bool)
-
-
-def _basis(batch: ColumnBatch, device: HardwareSpec) -> Basis:
-    family = calibrated_family(batch)
-    constants = None if family is None else device.calibration(family, batch.precision)
-    if constants is None:
-        return Basis(np.full(len(batch), UNCALIBRATED, object), np.full(len(batch), np.nan))
-    return Basis.of(constants, device, batch.precision, len(batch))
 
 
 def note(device: HardwareSpec, precision: str) -> str:

@@ -53,23 +53,18 @@ class Roofline(Backend):
         """Time and bound of every row, in microseconds."""
         device = system.device
         rates = [device.rate(engine, dtype) for engine, dtype in zip(columns.engine, columns.dtype, strict=True)]
-        memory = device.hbm.tb_s if device.hbm is not None else None
-        memory_peak = device.hbm.peak_tb_s if device.hbm is not None else None
-        link = device.link
-        wire_peak = link.gb_s if link is not None else None
-        wire = link.achievable_gb_s or link.gb_s if link is not None else None
-
+        hbm, link = device.hbm, device.link
         achievable = _times(
             columns,
-            compute=np.array([np.nan if rate is None else rate.tflops_s for rate in rates], dtype=np.float64),
-            memory_tb_s=memory,
-            wire_gb_s=wire,
+            tflops_s=[rate.tflops_s if rate else None for rate in rates],
+            tb_s=hbm.tb_s if hbm else None,
+            wire_gb_s=link.achievable_gb_s or link.gb_s if link else None,
         )
         peak = _times(
             columns,
-            compute=np.array([np.nan if rate is None else rate.peak_tflops_s for rate in rates], dtype=np.float64),
-            memory_tb_s=memory_peak,
-            wire_gb_s=wire_peak,
+            tflops_s=[rate.peak_tflops_s if rate else None for rate in rates],
+            tb_s=hbm.peak_tb_s if hbm else None,
+            wire_gb_s=link.gb_s if link else None,
         )
         undecided = _undecided(columns, rates)
         time_us = np.where(undecided, np.nan, _largest(achievable))
@@ -114,15 +109,15 @@ def _basis(rate: Rate | None, flops: float) -> str | None:
     return rate.basis if rate is not None and flops > 0 else None
 
 
-def _times(columns: WorkColumns, *, compute: Floats, memory_tb_s: float | None, wire_gb_s: float | None) -> Floats:
+def _times(
+    columns: WorkColumns, *, tflops_s: list[float | None], tb_s: float | None, wire_gb_s: float | None
+) -> Floats:
     """Three rows: compute, memory, wire time in us. No work takes no time, at whatever rate."""
-    memory_per_us = np.nan if memory_tb_s is None else memory_tb_s * TERA_PER_S_IN_PER_US
-    wire_per_us = np.nan if wire_gb_s is None else wire_gb_s * GB_PER_S_IN_BYTES_PER_US
     work = np.stack([columns.flops * columns.passes, columns.hbm_bytes, columns.wire_bytes])
-    per_us = np.stack(
-        [compute * TERA_PER_S_IN_PER_US, np.full(len(compute), memory_per_us), np.full(len(compute), wire_per_us)]
-    )
-    return np.where(work == 0, 0.0, work / per_us)
+    rows = len(tflops_s)
+    rates = np.array([tflops_s, [tb_s] * rows, [wire_gb_s] * rows], np.float64)
+    scale = np.array([[TERA_PER_S_IN_PER_US], [TERA_PER_S_IN_PER_US], [GB_PER_S_IN_BYTES_PER_US]])
+    return np.where(work == 0, 0.0, work / (rates * scale))
 
 
 def _largest(times: Floats) -> Floats:
@@ -150,8 +145,8 @@ class Tile(Backend):
         for field in ("time_us", "peak_us"):
             filled[field] = np.where(known, np.fmax(filled[field], least), np.nan)
         bound = np.where(filled["compute_us"] >= filled["memory_us"], "compute", "memory").tolist()
-        rated = [engine == "matrix" for engine in columns.engine]
-        return EstimateTable.by(self.name, bound, rated, **filled, wire_us=np.where(known, 0.0, np.nan))
+        basis = ["achievable" if engine == "matrix" else "" for engine in columns.engine]
+        return EstimateTable.by(self.name, bound, basis, **filled, wire_us=np.where(known, 0.0, np.nan))
 
     def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
         """One row per row of ``batch``, without an object each. The bound is the larger of computing and memory."""

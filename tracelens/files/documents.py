@@ -241,11 +241,6 @@ def normalized(name: str) -> str:
     return re.sub(r"[\s_\-/]+", "-", name.strip().casefold())
 
 
-def parsed(path: Path) -> dict[str, Any]:
-    """What a TOML file holds. InputError when it is missing or is none."""
-    return toml_of(path)
-
-
 class FigureTable:
     """One table of a TOML file. Remembers which keys were read, so that ``finish`` can name the others.
 
@@ -262,7 +257,7 @@ class FigureTable:
     @classmethod
     def of_file(cls, path: Path, *, kind: str = "device") -> FigureTable:
         """InputError when the file is missing or is no TOML."""
-        return cls(file=path.name, path="", values=parsed(path), kind=kind)
+        return cls(file=path.name, path="", values=toml_of(path), kind=kind)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -276,15 +271,20 @@ class FigureTable:
         given = f", got {_shown(self._values[name])}" if name in self._values else ", but is missing"
         return InputError(f"{self.file}: {self.key(name)} {should}{given}")
 
-    def number(self, name: str) -> float | None:
-        """A number above 0; None when absent."""
+    def _value(self, name: str, kinds: type | tuple[type, ...], fits: Callable[[Any], bool], should: str) -> Any:
+        """A value of one of ``kinds`` (a bool is no number) which ``fits``; None when absent."""
         self._read.add(name)
         value = self._values.get(name)
         if value is None:
             return None
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not SMALLEST <= value <= LARGEST:
-            raise self.error(name, "must be a number above 0")
-        return float(value)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool) or not fits(value):
+            raise self.error(name, should)
+        return value
+
+    def number(self, name: str) -> float | None:
+        """A number above 0; None when absent."""
+        value = self._value(name, (int, float), lambda x: SMALLEST <= x <= LARGEST, "must be a number above 0")
+        return None if value is None else float(value)
 
     def number_or_zero(self, name: str) -> float | None:
         """A number from 0 on; None when absent."""
@@ -296,13 +296,9 @@ class FigureTable:
 
     def whole(self, name: str, *, least: int = 1) -> int | None:
         """A whole number, at least ``least``; None when absent."""
-        self._read.add(name)
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
-            raise self.error(name, f"must be a whole number, at least {least}")
-        return value
+        should = f"must be a whole number, at least {least}"
+        found: int | None = self._value(name, int, lambda x: least <= x <= LARGEST, should)
+        return found
 
     def needed_number(self, name: str) -> float:
         value = self.number(name)
@@ -311,11 +307,8 @@ class FigureTable:
         return value
 
     def text(self, name: str) -> str | None:
-        self._read.add(name)
-        value = self._values.get(name)
-        if value is not None and (not isinstance(value, str) or not value.strip()):
-            raise self.error(name, "must be a string")
-        return value
+        found: str | None = self._value(name, str, lambda x: bool(x.strip()), "must be a string")
+        return found
 
     def source(self, name: str) -> str:
         """Where figures come from: without it a file does not load."""
@@ -325,27 +318,20 @@ class FigureTable:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        self._read.add(name)
-        value = self._values.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-            raise self.error(name, "must be a list of strings")
-        return tuple(value)
+        return tuple(self._listed(name, lambda x: isinstance(x, str) and bool(x.strip()), "strings"))
 
     def flag(self, name: str) -> bool:
-        self._read.add(name)
-        value = self._values.get(name, False)
-        if not isinstance(value, bool):
-            raise self.error(name, "must be true or false")
-        return value
+        return bool(self._value(name, bool, lambda _: True, "must be true or false"))
 
     def table(self, name: str) -> FigureTable | None:
-        self._read.add(name)
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise self.error(name, "must be a table")
-        return FigureTable(file=self.file, path=self.key(name), values=value, kind=self.kind)
+        values = self._value(name, dict, lambda _: True, "must be a table")
+        return None if values is None else self._below(self.key(name), values)
+
+    def _below(self, path: str, values: Mapping[str, Any]) -> FigureTable:
+        return FigureTable(file=self.file, path=path, values=values, kind=self.kind)
+
+    def _listed(self, name: str, fits: Callable[[Any], bool], what: str) -> list[Any]:
+        return self._value(name, list, lambda items: all(map(fits, items)), f"must be a list of {what}") or []
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -354,15 +340,8 @@ class FigureTable:
 
     def rows(self, name: str) -> tuple[FigureTable, ...]:
         """The tables of a list."""
-        self._read.add(name)
-        value = self._values.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.error(name, "must be a list of tables")
-        paths = (f"{self.key(name)}[{at}]" for at in range(len(value)))
-        return tuple(
-            FigureTable(file=self.file, path=path, values=item, kind=self.kind)
-            for path, item in zip(paths, value, strict=True)
-        )
+        items = self._listed(name, lambda x: isinstance(x, dict), "tables")
+        return tuple(self._below(f"{self.key(name)}[{at}]", item) for at, item in enumerate(items))
 
     def tables(self, name: str, known: frozenset[str]) -> dict[str, FigureTable]:
         """The tables below ``name``, by their last word, which must be one of ``known``."""

@@ -169,15 +169,11 @@ def build_options(options: type[T], given: Mapping[str, Any], base: T | None = N
             raise UsageError.unknown("option", name, named)
         read = each.metadata[_KEY].read if _KEY in each.metadata else None
         values[each.name] = read(value) if read is not None and isinstance(value, str) else value
-    if base is not None:
-        return _changed(options, base, values)
-    missing = [name for name, each in named.items() if each.default is MISSING and name not in values]
-    if missing:
-        raise UsageError(f"give {', '.join(missing)} too")
-    return options(**values)
-
-
-def _changed(options: type[T], base: T, values: Mapping[str, Any]) -> T:
+    if base is None:
+        missing = [name for name, each in named.items() if each.default is MISSING and name not in values]
+        if missing:
+            raise UsageError(f"give {', '.join(missing)} too")
+        return options(**values)
     if not isinstance(base, options):
         raise UsageError(f"give options by their names, as name=value, or as one {options.__name__}; got {base!r}")
     return replace(base, **values)

@@ -1,11 +1,9 @@
 """The tables of a device file: the data sheet's figures, each with its source, and constants fitted to measured
-times.
+times: what each one means, and what it was fitted on.
 
-Constants of the estimating backends, per device: what each one means, and what it was fitted on.
-
-A device file holds them as ``[calibrated.FAMILY.PRECISION]``, or says ``[calibrated] like = "h100-sxm"`` where nobody
-measured it and a sister's constants are used. Where a constant is absent, its term is left out or takes
-the value that its meaning names.
+A device file holds constants as ``[calibrated.FAMILY.PRECISION]``, or says ``[calibrated] like = "h100-sxm"`` where
+nobody measured it and a sister's are used. Where a constant is absent, its term is left out or takes the value that
+its meaning names.
 """
 
 from __future__ import annotations
@@ -65,7 +63,9 @@ class _Sourced:
         for name, most in cls.LIMITS:
             if None not in (found[name], found[most]) and found[name] > found[most]:
                 raise table.error(name, f"must not be above {most} {found[most]:g}")
-        return found | {"doubtful": table.flag("doubtful"), "note": table.text("note")}
+        found |= {"doubtful": table.flag("doubtful"), "note": table.text("note")}
+        table.finish()
+        return found
 
     def listed(self, path: str) -> Iterator[Figure]:
         """Every figure that is known, ``path`` before its key."""
@@ -113,11 +113,8 @@ class Rate(_Sourced, Record, frozen=True, kw_only=True):
     @classmethod
     def read_all(cls, root: FigureTable, engine: str) -> dict[str, Rate]:
         """Rates of one engine by type."""
-        rates = {}
-        for key, table in root.tables(engine, RATES).items():
-            rates[key] = cls(engine=engine, dtype=key, **cls._read(table, "peak_tflops_s"))
-            table.finish()
-        return rates
+        tables = root.tables(engine, RATES).items()
+        return {key: cls(engine=engine, dtype=key, **cls._read(table, "peak_tflops_s")) for key, table in tables}
 
 
 class Hbm(_Sourced, Record, frozen=True, kw_only=True):
@@ -160,7 +157,6 @@ class Hbm(_Sourced, Record, frozen=True, kw_only=True):
         found = cls(**cls._read(table))
         if found.achievable_tb_s is not None and found.peak_tb_s is None:
             raise table.error("peak_tb_s", "is required with achievable_tb_s")
-        table.finish()
         return found
 
 
@@ -191,9 +187,7 @@ class Link(_Sourced, Record, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, table: FigureTable) -> Link:
-        found = cls(**cls._read(table, "gb_s"))
-        table.finish()
-        return found
+        return cls(**cls._read(table, "gb_s"))
 
 
 class MatrixCores(Record, frozen=True, kw_only=True):
@@ -478,33 +472,31 @@ class KernelConstants(Record, frozen=True, kw_only=True):
 
 def read_kernel_constants(table: FigureTable, key: str, device: str = "") -> tuple[KernelConstants, ...]:
     """The rows of the list ``key``, of ``device`` where they name none."""
-    return tuple(_row(row, device) for row in table.rows(key))
-
-
-def _row(row: FigureTable, device: str) -> KernelConstants:
-    constants = row.table("constants")
-    if constants is None:
-        raise row.error("constants", "must be a table of numbers")
-    case = {name: row.text(name) or "" for name in row.names if name not in _FIGURES}
-    return KernelConstants(
-        device=row.text("device") or device,
-        case=case,
-        constants={name: constants.needed_number(name) for name in constants.names},
-        rows=row.whole("rows") or 0,
-        error_percent=row.number("error_percent"),
-    )
+    found = []
+    for row in table.rows(key):
+        constants = row.table("constants")
+        if constants is None:
+            raise row.error("constants", "must be a table of numbers")
+        found.append(
+            KernelConstants(
+                device=row.text("device") or device,
+                case={name: row.text(name) or "" for name in row.names if name not in _FIGURES},
+                constants={name: constants.needed_number(name) for name in constants.names},
+                rows=row.whole("rows") or 0,
+                error_percent=row.number("error_percent"),
+            )
+        )
+    return tuple(found)
 
 
 def kernel_constants_of_device(root: FigureTable, device: str) -> Mapping[str, tuple[KernelConstants, ...]]:
     """A device file's own constants by table."""
     kernels = root.table("kernels")
     found = {}
-    for name in () if kernels is None else kernels.names:
-        table = kernels.table(name) if kernels is not None else None
-        if table is not None:
-            found[name] = read_kernel_constants(table, "fitted", device)
-            table.source("fitted_on")
-            table.finish()
+    for name, table in {} if kernels is None else root.tables("kernels", frozenset(kernels.names)).items():
+        found[name] = read_kernel_constants(table, "fitted", device)
+        table.source("fitted_on")
+        table.finish()
     return found
 
 

@@ -194,7 +194,10 @@ def describe(properties: DeviceProperties) -> str:
 
 def _fitting(known: Iterable[HardwareSpec], properties: DeviceProperties) -> tuple[list[HardwareSpec], str]:
     """The devices that fit best, and by what."""
-    fitting = _named_where_needed([spec for spec in known if _fits(spec, properties)], properties.name)
+    name, fitting = properties.name, [spec for spec in known if _fits(spec, properties)]
+    if name:
+        named = ((spec, spec.match) for spec in fitting if spec.match is not None)
+        fitting = [spec for spec, match in named if not match.by_name or _hint(match, name)]
     nearest = _nearest(fitting, properties.memory_bytes)
     if properties.compute_major is None:
         # Without its architecture a device is only known by its name: everything else fits too many.
@@ -231,12 +234,6 @@ def _within(gib: float, nominal: float) -> bool:
 
 def _gib(nbytes: int | None) -> float | None:
     return None if nbytes is None else nbytes / BYTES_PER_GIB
-
-
-def _named_where_needed(specs: list[HardwareSpec], name: str | None) -> list[HardwareSpec]:
-    if not name:
-        return specs
-    return [spec for spec in specs if spec.match is not None and (not spec.match.by_name or _hint(spec.match, name))]
 
 
 def _nearest(specs: list[HardwareSpec], nbytes: int | None) -> list[HardwareSpec]:

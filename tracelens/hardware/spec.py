@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.documents import FigureTable, normalized, parsed
+from tracelens.files.documents import FigureTable, normalized, toml_of
 from tracelens.hardware import device_figures
 from tracelens.hardware.device_figures import (
     RATES,
@@ -99,7 +99,7 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         that is missing or wrong.
         """
         if isinstance(name, os.PathLike) or str(name).endswith(".toml"):
-            return _read(Path(name).name, parsed(Path(name)))
+            return _read(Path(name).name, toml_of(Path(name)))
         wanted = normalized(name)
         if wanted in cls.names():
             return _bundled(wanted)
@@ -303,7 +303,7 @@ def _names() -> tuple[str, ...]:
 
 @functools.cache
 def _bundled_values(name: str) -> dict[str, Any]:
-    return parsed(FOLDER / f"{name}.toml")
+    return toml_of(FOLDER / f"{name}.toml")
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from enum import IntEnum
 
 import numpy as np
@@ -87,8 +86,7 @@ def needed_flows(flows: Flows, categories: Sequence[str], linked_by: npt.NDArray
     """
     if ambiguous or (linked_by == LinkedBy.FLOW).any():
         return flows
-    kept = ~_are_of(flows, categories, LAUNCH_FLOWS)
-    return Flows(**{field.name: getattr(flows, field.name)[kept] for field in fields(flows)})
+    return flows.where(~_are_of(flows, categories, LAUNCH_FLOWS))
 
 
 def forward_links(table: TraceTable, ops: RowColumn, op_parent: RowColumn) -> RowColumn:

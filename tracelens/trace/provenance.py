@@ -5,24 +5,13 @@ event of a merged file.
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
-from typing import TypeVar
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.trace.table import (
-    DEVICE_KINDS,
-    Allocations,
-    DramSamples,
-    EventWaits,
-    Flows,
-    Identifier,
-    Kind,
-    Recorder,
-    TraceTable,
-)
+from tracelens.trace.table import COLUMNS, DEVICE_KINDS, Identifier, Kind, Recorder, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.records import Record
 
@@ -105,7 +94,6 @@ def _was_on(table: TraceTable, option: str) -> bool:
 
 
 Ints = npt.NDArray[np.int64]
-Part = TypeVar("Part", Flows, EventWaits, Allocations, DramSamples)
 
 # What whoever merged the traces called the processes: "rank 3 · GPU 3", "[rank3]: python".
 _RANK_OF_PROCESS = re.compile(r"\brank[\s_\-:\[]*(\d{1,6})", re.IGNORECASE)
@@ -146,28 +134,11 @@ class MergedRanks(Record, frozen=True, kw_only=True, eq=False):
         metadata["distributedInfo"] = {**(info if isinstance(info, dict) else {}), "rank": number}
         if not self.is_named:
             metadata["distributedInfo"].pop("rank")
-        columns = {name: getattr(table, name)[rows] for name in _ROW_COLUMNS}
-        return replace(
-            table,
-            **columns,
-            flows=_without(table.flows, others),
-            event_waits=_without(table.event_waits, others),
-            allocations=_without(table.allocations, others),
-            dram_samples=_without(table.dram_samples, others),
-            metadata=metadata,
-        )
-
-
-def _without(part: Part, lanes: npt.NDArray[np.int32]) -> Part:
-    """What is not on lanes that only other ranks have events on."""
-    kept = ~np.isin(part.lane, lanes)
-    return replace(part, **{field.name: getattr(part, field.name)[kept] for field in fields(part)})
-
-
-_ROW_COLUMNS = (
-    "kind", "category", "name", "lane", "start_ns", "duration_ns", "stream", "correlation", "external_id",
-    "sequence_number", "graph_node", "signature", "device", "file_index",
-)  # fmt: skip
+        kept = {name: getattr(table, name)[rows] for name in COLUMNS}
+        for name in ("flows", "event_waits", "allocations", "dram_samples"):
+            part = getattr(table, name)
+            kept[name] = part.where(~np.isin(part.lane, others))
+        return replace(table, **kept, metadata=metadata)
 
 
 def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -300,7 +300,18 @@ class ProcessGroup(Record, frozen=True, kw_only=True):
 NARROW_FLOW_COLUMNS: dict[str, type[np.integer[Any]]] = {"category": np.int16, "id": np.int64, "lane": np.int32}
 
 
-class Flows(Record, frozen=False, kw_only=True, eq=False):
+class _Columns(Record, frozen=False, kw_only=True, eq=False):
+    """Columns of equal length."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__struct_fields__[0]))
+
+    def where(self, rows: npt.NDArray[np.bool_]) -> Self:
+        """Some of the rows."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in self.__struct_fields__})
+
+
+class Flows(_Columns, frozen=False, kw_only=True, eq=False):
     """Columns of the arrows' ends (phases ``s`` and ``f``), in file order. A text id has a code below -1 as its id."""
 
     is_start: npt.NDArray[np.bool_]
@@ -312,11 +323,8 @@ class Flows(Record, frozen=False, kw_only=True, eq=False):
     def __post_init__(self) -> None:
         keep_narrow(self, NARROW_FLOW_COLUMNS)
 
-    def __len__(self) -> int:
-        return len(self.id)
 
-
-class EventWaits(Record, frozen=False, kw_only=True, eq=False):
+class EventWaits(_Columns, frozen=False, kw_only=True, eq=False):
     """Columns of the recorded waits for an event: the waiting call's correlation, the stream on which the event was
     recorded, and the correlation of the call that recorded it."""
 
@@ -325,11 +333,8 @@ class EventWaits(Record, frozen=False, kw_only=True, eq=False):
     stream: npt.NDArray[np.int64]
     record: npt.NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.correlation)
 
-
-class Allocations(Record, frozen=False, kw_only=True, eq=False):
+class Allocations(_Columns, frozen=False, kw_only=True, eq=False):
     """Columns of the allocator's events (``[memory]``), in file order.
 
     ``bytes``: of one allocation, negative for a release. ``allocated``, ``reserved``: of the device after it, -1 where
@@ -344,11 +349,8 @@ class Allocations(Record, frozen=False, kw_only=True, eq=False):
     device_type: npt.NDArray[np.int32]
     device: npt.NDArray[np.int32]
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
-
-class DramSamples(Record, frozen=False, kw_only=True, eq=False):
+class DramSamples(_Columns, frozen=False, kw_only=True, eq=False):
     """Columns of measured traffic of device memory (CUPTI's PM sampling, GPU metrics of Nsight Systems): from
     ``time_ns`` to the device's next sample.
 
@@ -364,9 +366,6 @@ class DramSamples(Record, frozen=False, kw_only=True, eq=False):
     tensor_percent: npt.NDArray[np.float64]
     sm_active_percent: npt.NDArray[np.float64]
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
 
 class EventLookup(Protocol):
     """Where a table reads whole events from when someone asks."""
@@ -378,13 +377,15 @@ class EventLookup(Protocol):
 #: Where the number of a graph begins in the id of its node (``cudaGraphNodeGetToolsId``).
 GRAPH_BITS = 32
 
-#: Columns of a table that are kept narrow, and the type they are read in: all but the kind, which is one byte,
-#: and start and place in the file, which rise and so would seldom get smaller.
-NARROW_COLUMNS: dict[str, type[np.integer[Any]]] = {
-    "category": np.int16, "name": np.int32, "lane": np.int32, "duration_ns": np.int64, "stream": np.int32,
-    "correlation": np.int64, "external_id": np.int64, "sequence_number": np.int64, "graph_node": np.int64,
-    "signature": np.int32, "device": np.int32,
+#: The columns of a table, and the type they are read in.
+COLUMNS: dict[str, type[np.integer[Any]]] = {
+    "kind": np.uint8, "category": np.int16, "name": np.int32, "lane": np.int32, "start_ns": np.int64,
+    "duration_ns": np.int64, "stream": np.int32, "correlation": np.int64, "external_id": np.int64,
+    "sequence_number": np.int64, "graph_node": np.int64, "signature": np.int32, "device": np.int32,
+    "file_index": np.int32,
 }  # fmt: skip
+#: Those that are kept narrow: not the kind, which is one byte, nor start and place in the file, which rise.
+NARROW_COLUMNS = {name: of for name, of in COLUMNS.items() if name not in ("kind", "start_ns", "file_index")}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -669,21 +670,16 @@ def with_rows(table: TraceTable, added: AddedRows, correlation: npt.NDArray[np.i
     signature = np.where(added.signature >= 0, np.array([*codes, -1], np.int32)[added.signature], -1)
     # What stands last in a file may have no row
     first = max(int(table.file_index.max(initial=-1)) + 1, table.events_total)
-    nothing = np.full(n, -1, np.int64)
     columns: dict[str, Any] = {
+        **dict.fromkeys(COLUMNS, np.full(n, -1, np.int64)),
         "kind": added.kind,
         "category": np.array([categories[int(kind)] for kind in added.kind.tolist()], np.int16),
         "name": names[added.name],
         "lane": added.lane,
         "start_ns": added.start_ns,
         "duration_ns": added.duration_ns,
-        "stream": nothing,
         "correlation": added.correlation,
-        "external_id": nothing,
-        "sequence_number": nothing,
-        "graph_node": nothing,
         "signature": signature,
-        "device": nothing,
         "file_index": np.arange(first, first + n),
     }
     joined: dict[str, Any] = {}

@@ -23,9 +23,10 @@ from tracelens.files.remote import is_address
 from tracelens.registry import mark
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS, ByteStream, PlainFile, unpacked
 from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
-from tracelens.trace.reading.chrome.event_columns import COLUMNS, Codes, TableBuilder, with_usable_times
+from tracelens.trace.reading.chrome.event_columns import Codes, TableBuilder, with_usable_times
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
 from tracelens.trace.table import (
+    COLUMNS,
     Allocations,
     DramSamples,
     EventWaits,

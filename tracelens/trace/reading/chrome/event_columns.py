@@ -25,6 +25,7 @@ from tracelens.trace.reading.chrome.decoded_events import (
 )
 from tracelens.trace.reading.chrome.scanned_events import ScannedEvents, by_appearance
 from tracelens.trace.table import (
+    COLUMNS,
     DEVICE_KINDS,
     NARROW_COLUMNS,
     NARROW_FLOW_COLUMNS,
@@ -87,15 +88,8 @@ _MORE_CATEGORIES = "(more categories)"
 #: PyTorch 1.8's category of ops, and its name for a step.
 _OLD_OPS, _STEP = "Operator", re.compile(r"ProfilerStep#\d+")
 
-#: The columns of a table, and what each is made of.
-COLUMNS: dict[str, Any] = {
-    "kind": np.uint8, "category": np.int16, "name": np.int32, "lane": np.int32,
-    "start_ns": np.int64, "duration_ns": np.int64, "stream": np.int32, "correlation": np.int64,
-    "external_id": np.int64, "sequence_number": np.int64, "graph_node": np.int64, "signature": np.int32,
-    "device": np.int32, "file_index": np.int32,
-}  # fmt: skip
-#: The same of all that a builder collects: rows, arrows, waits, allocations and measured traffic.
-GROUPS: dict[str, dict[str, Any]] = {
+#: The columns of all that a builder collects: rows, arrows, waits, allocations and measured traffic.
+GROUPS: dict[str, Mapping[str, Any]] = {
     "rows": COLUMNS,
     "flows": {"is_start": np.bool_, "category": np.int16, "id": np.int64, "lane": np.int32, "time_ns": np.int64},
     "waits": {"lane": np.int32, "correlation": np.int64, "stream": np.int64, "record": np.int64},
