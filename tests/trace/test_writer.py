@@ -26,7 +26,6 @@ from tracelens.trace.writer import (
     RecordedLaunch,
     RecordedOp,
     RecordedTrace,
-    profiler_step,
     trace_text,
     write_trace,
 )
@@ -64,7 +63,11 @@ def one_mm() -> RecordedTrace:
         sequence_number=5,
         forward_thread=1,
     )
-    step = profiler_step(7, (RecordedOp(signature=OpSignature(name="empty"), start_ns=1000, duration_ns=1), linear))
+    empty = RecordedOp(signature=OpSignature(name="empty"), start_ns=1000, duration_ns=1)
+    step = RecordedOp(
+        signature=OpSignature(name="ProfilerStep#7"), start_ns=1000, duration_ns=7000, calls=(empty, linear),
+        category="user_annotation",
+    )  # fmt: skip
     return RecordedTrace(
         threads=(
             HostThread(thread_id=1000, calls=(step,)),
@@ -233,11 +236,6 @@ def test_calls_that_no_profiler_could_record_are_refused_and_leave_the_old_file(
 def test_a_folder_that_does_not_exist_is_one_sentence(tmp_path):
     with pytest.raises(OutputError, match=r"cannot write .*trace\.json: No such file or directory"):
         write_trace(one_mm(), tmp_path / "absent" / "trace.json")
-
-
-def test_a_step_without_calls_is_refused():
-    with pytest.raises(UsageError, match="ProfilerStep#3 has no calls"):
-        profiler_step(3, ())
 
 
 def test_the_same_trace_gives_the_same_bytes_wherever_it_is_written(tmp_path):

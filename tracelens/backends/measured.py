@@ -106,8 +106,11 @@ class MeasuredBackend(Backend):
         """One row per row of ``columns``; ``backend`` says whether it was measured itself or its kind was."""
         found = self.base.estimate_many(columns, system)
         time_us, names = found.time_us.copy(), list(found.backend)
+        per_node = None if system.topology is None else system.topology.ranks_per_node
         for row, model in enumerate(columns.models):
-            if not _within_node(model, system):
+            if isinstance(model, Collective | EPComm) and not (
+                per_node is not None and model.ranks is not None and model.ranks * model.stride <= per_node
+            ):
                 continue
             measured, ratio = self.times.get(key_of(model)), self.ratios.get(kind_of(model))
             if measured is not None:
@@ -115,10 +118,3 @@ class MeasuredBackend(Backend):
             elif ratio is not None:
                 time_us[row], names[row] = time_us[row] * ratio, EFFICIENCY
         return replace(found, time_us=time_us, backend=tuple(names))
-
-
-def _within_node(model: PerfModel, system: System) -> bool:
-    if not isinstance(model, Collective | EPComm):
-        return True
-    node = None if system.topology is None else system.topology.ranks_per_node
-    return node is not None and model.ranks is not None and model.ranks * model.stride <= node

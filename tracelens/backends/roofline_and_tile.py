@@ -223,17 +223,13 @@ def _model_work(work: WorkColumns) -> tuple[npt.NDArray[Any], dict[str, Floats]]
     families = np.array([_FAMILIES.get(kind, kind) for kind in kinds], object)
     with np.errstate(divide="ignore", invalid="ignore"):
         families[(families == PROMPTS) & (work.flops / work.hbm_bytes < _DECODES)] = DECODING
+    rates = ["bf16" if dtype is None or dtype.rate is None else dtype.rate for dtype in work.dtype]
     classes = [
-        ("" if engine != "matrix" else ATTENTION if kind == "sdpa" else _class_of(dtype))
-        for kind, engine, dtype in zip(kinds, work.engine, work.dtype, strict=True)
+        ("" if engine != "matrix" else ATTENTION if kind == "sdpa" else _CLASSES.get(rate, rate))
+        for kind, engine, rate in zip(kinds, work.engine, rates, strict=True)
     ]
     named, done = np.array(classes, object), work.flops * work.passes
     return families, {name: np.where(named == name, done, 0.0) for name in sorted(set(classes)) if name}
-
-
-def _class_of(dtype: DType | None) -> str:
-    rate = "bf16" if dtype is None or dtype.rate is None else dtype.rate
-    return _CLASSES.get(rate, rate)
 
 
 def drawn(work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec) -> Drawn:

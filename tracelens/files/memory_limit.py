@@ -301,3 +301,13 @@ def before_reading(path: Path) -> None:
         _limit_data()
     else:  # at the limit, every object that Python makes costs refused calls of the system: a crawl
         end_stage()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around code that opens a file, see ``before_reading``: that it cannot be read is an InputError."""
+    before_reading(path)
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error

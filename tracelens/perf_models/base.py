@@ -359,15 +359,10 @@ class WorkColumns(Record, frozen=True, kw_only=True, eq=False):
     def take(self, rows: Sequence[int]) -> WorkColumns:
         """Some of the rows, in the order given."""
         at = np.asarray(rows, dtype=np.intp)
-        return WorkColumns(
-            flops=self.flops[at],
-            hbm_bytes=self.hbm_bytes[at],
-            wire_bytes=self.wire_bytes[at],
-            engine=tuple(self.engine[row] for row in rows),
-            dtype=tuple(self.dtype[row] for row in rows),
-            models=tuple(self.models[row] for row in rows),
-            passes=self.passes[at],
-        )
+        taken: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, column in taken.items():
+            taken[name] = column[at] if isinstance(column, np.ndarray) else tuple(column[row] for row in rows)
+        return WorkColumns(**taken)
 
 
 def _column(values: Iterable[float | None]) -> npt.NDArray[np.float64]:

@@ -230,7 +230,8 @@ def _by_sequence_number(table: TraceTable, ops: Ints, forward: RowColumn) -> Non
     numbered = ops[table.sequence_number[ops] >= 0]
     if not len(numbered):
         return
-    is_node = _named(table, _is_autograd_node)[table.name[numbered]]
+    marked = _named(table, lambda x: x.startswith(ENGINE_PREFIX) or x.rstrip("0123456789").endswith("Backward"))
+    is_node = marked[table.name[numbered]]
     makers, nodes = numbered[~is_node], numbered[is_node]
     nodes = nodes[forward[nodes] < 0]
     process = _processes(table)
@@ -243,10 +244,6 @@ def _by_sequence_number(table: TraceTable, ops: Ints, forward: RowColumn) -> Non
     found = _taken(makers, _latest_of_key(key(makers), table.start_ns[makers], key(nodes), table.start_ns[nodes]))
     keep = (found >= 0) & (table.start_ns[found] < table.start_ns[nodes])
     forward[nodes[keep]] = found[keep]
-
-
-def _is_autograd_node(name: str) -> bool:
-    return name.startswith(ENGINE_PREFIX) or name.rstrip("0123456789").endswith("Backward")
 
 
 def _named(table: TraceTable, fits: Callable[[str], bool]) -> Bools:

@@ -255,7 +255,10 @@ class OpTree:
         self.table = table
         n = len(table)
         host = table.rows_of(HOST_KINDS)
-        nesting, self.skewed = nest_host(table, host, _outer_rank(table.kind[host]))
+        # Where spans are the same, a launch is never outside, and a driver call lies in its runtime call
+        kind = table.kind[host]
+        outer = (kind == Kind.RUNTIME) + np.uint8(2) * (kind == Kind.DRIVER)
+        nesting, self.skewed = nest_host(table, host, outer)
         order = host[nesting.order]
         self.order: RowColumn = order
         self.overlaps = int(nesting.overlaps.sum())
@@ -554,13 +557,6 @@ class OpNode(Record, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<OpNode {self.name} row {self.row}, {self.duration_us:.3f} us, {len(self.kernels)} kernels>"
-
-
-def _outer_rank(kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """What is outside when spans are the same: never a launch, and a driver call lies in its runtime call."""
-    rank = np.zeros(256, np.uint8)
-    rank[Kind.RUNTIME], rank[Kind.DRIVER] = 1, 2
-    return rank[kind]
 
 
 def _launching_ops(table: TraceTable, op_parent: RowColumn, launch: RowColumn) -> RowColumn:

@@ -103,25 +103,6 @@ class RecordedTrace(Record, frozen=True, kw_only=True):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-def profiler_step(number: int, calls: tuple[RecordedCall, ...], *, duration_ns: int | None = None) -> RecordedOp:
-    """The ``ProfilerStep#number`` annotation round ``calls``; it ends with the last of them unless a duration is given.
-
-    UsageError when there are no calls: a step has no start of its own.
-    """
-    if not calls:
-        raise UsageError(f"ProfilerStep#{number} has no calls, so it has no start")
-    start_ns = calls[0].start_ns
-    if duration_ns is None:
-        duration_ns = calls[-1].start_ns + calls[-1].duration_ns - start_ns
-    return RecordedOp(
-        signature=OpSignature(name=f"ProfilerStep#{number}"),
-        start_ns=start_ns,
-        duration_ns=duration_ns,
-        calls=calls,
-        category="user_annotation",
-    )
-
-
 def write_trace(trace: RecordedTrace, path: str | os.PathLike[str]) -> Path:
     """Writes ``trace`` to ``path`` (gzip when it ends in ``.gz``), whole or not at all, and returns the path.
 

@@ -68,15 +68,11 @@ def _encoder_work(s: Sizes, _: Case) -> Work:
     return Work(flops=flops, hbm_bytes=moved, done={ATTENTION: flops})
 
 
-def _absorbs(case: Case) -> bool:
-    """SGLang's general kernels attend prompts over the latent rows, too: one key head for all heads."""
-    return case.get("framework") == "sglang" and case.get("kernel_source") in _GENERAL
-
-
 def _attention_prompt(s: Sizes, rates: KernelRates, case: Case) -> Costs:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
     one, keys = np.ones(len(b)), tiled(tokens, _ROWS) / 2 + _ROWS / 2
-    if _absorbs(case):
+    # SGLang's general kernels attend prompts over the latent rows, too: one key head for all heads
+    if case.get("framework") == "sglang" and case.get("kernel_source") in _GENERAL:
         rows, width = tokens * heads, 2.0 * (ROW + LATENT)
         groups, moved = b * steps(rows / _ROWS), 2 * b * rows * (ROW + LATENT)
     else:

@@ -1,12 +1,8 @@
-"""Fused expert layers of engines, the products of latent attention's projections, passes that narrow rows to FP8,
-and messages within a node.
-
-Fused expert layers of engines with narrow weights, wide expert parallelism and AMD's: no exchange, no router.
+"""Fused expert layers of engines (narrow weights, wide expert parallelism, AMD's: no exchange, no router), the products
+of latent attention's projections, passes that narrow rows to FP8, and messages within a node by the kernels of engines
+and libraries: all-reduce, and the all-to-all of experts.
 
 ``rows``, ``active`` and ``blocks_N`` (sum over the experts of ceil(rows / N)) are those of the most loaded rank.
-
-Messages within a node by the kernels of engines and libraries: all-reduce, and the all-to-all of experts.
-
 All-reduce has constants for each number of GPUs: on PCIe the path between four is another than that between two.
 """
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Basis, ColumnBatch, Floats, Part, Priced, hbm_peak
+from tracelens.backends.base import Basis, ColumnBatch, Floats, Priced, hbm_peak
 from tracelens.files.documents import FigureTable
 from tracelens.hardware import HardwareSpec, device_figures
 from tracelens.hardware.device_figures import KernelConstants
@@ -265,12 +264,7 @@ _SISTER, _ARCHITECTURE, _GENERATION, _ANY_DEVICE = 0.01, 4.5, 5.0, 6.0
 def fitted_constants(table: str) -> tuple[KernelConstants, ...]:
     """Every row of a table's file; none without one."""
     path = FOLDER / f"{table}.toml"
-    return () if not path.is_file() else read_constants(path)
-
-
-def read_constants(path: Path) -> tuple[KernelConstants, ...]:
-    """The rows of one file."""
-    return device_figures.read_kernel_constants(FigureTable.of_file(path), "kernels")
+    return device_figures.read_kernel_constants(FigureTable.of_file(path), "kernels") if path.is_file() else ()
 
 
 def constants_of_device(table: str, device: HardwareSpec) -> tuple[KernelConstants, ...]:
@@ -339,13 +333,6 @@ class KernelColumns(ColumnBatch):
     def __len__(self) -> int:
         return len(next(iter(self.sizes.values())))
 
-    def take(self, part: Part) -> Self:
-        """Some of the rows."""
-        return type(self)(
-            precision=self.precision, table=self.table, case=self.case,
-            sizes={name: values[part] for name, values in self.sizes.items()},
-        )  # fmt: skip
-
     def flops(self) -> Floats:
         """As the perf models of the table's operations count."""
         return self.table.work(self.sizes, dict(self.case)).flops
@@ -388,8 +375,7 @@ class KernelColumns(ColumnBatch):
         )
 
     def _price(self, device: HardwareSpec) -> Priced | None:
-        found = self.fastest(device)
-        return None if found is None else found[0]
+        return (self.fastest(device) or (None,))[0]
 
     def fastest(self, device: HardwareSpec) -> tuple[Priced, tuple[KernelConstants, ...], Floats] | None:
         """Times by the fastest kernel, the kernels, and which of them each row takes. None without any.

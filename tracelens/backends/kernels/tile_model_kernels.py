@@ -1,13 +1,11 @@
 """Kernels that the tile model prices by the same constants: linear attention and state-space models, and AMD's tuned
 products.
 
-Linear attention and state space models of hybrid models: causal convolutions, chunked prompts, recurrent steps.
-
-A prompt is cut into chunks of 64 tokens: products within each chunk in parallel, states passed on from chunk to chunk.
-A step (``generation``; several tokens: ``verify``) reads and writes the state of every sequence and head.
+Linear attention and state-space models: causal convolutions, chunked prompts, recurrent steps. A prompt is cut into
+chunks of 64 tokens: products within each chunk in parallel, states passed on from chunk to chunk. A step
+(``generation``; several tokens: ``verify``) reads and writes the state of every sequence and head.
 
 Matrix products and fused expert layers by AMD's tuned kernels (AITER): the best of what was tuned, kernel alone.
-
 ``tiled`` is the best of a library's tiles and splits of k at the data sheet's rates: whole waves over the units, small
 tiles with the share of a unit's rate that their loads leave.
 """

@@ -256,16 +256,12 @@ def _constants(device: HardwareSpec, which: str, *, exact: bool = False) -> Cali
     found = device.calibration("gemm", which)
     if found is None and which in _NARROW and not exact:
         found = device.calibration("gemm", "fp8")
-        found = _as_mxfp8(found) if which == "mxfp8" else found
-        found = device.calibration("gemm", "bf16") if found is None else found
+        if found is None:
+            return device.calibration("gemm", "bf16")
+        if which == "mxfp8":
+            slower = {"matrix_efficiency": found["matrix_efficiency"] / MXFP8_LONGER}
+            return replace(found, constants={**found.constants, **slower})
     return found
-
-
-def _as_mxfp8(plain: Calibration | None) -> Calibration | None:
-    if plain is None:
-        return None
-    slower = {"matrix_efficiency": plain["matrix_efficiency"] / MXFP8_LONGER}
-    return replace(plain, constants={**plain.constants, **slower})
 
 
 class _Tiling:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tracelens.errors import InputError
-from tracelens.files.memory_limit import before_reading
+from tracelens.files.memory_limit import reading
 from tracelens.types.records import Record
 
 #: Files of a folder that are looked at, at most.
@@ -354,20 +354,13 @@ def _record(collected: _Collected, line: bytes, where: str) -> tuple[str, str, s
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    before_reading(file)
-    try:
-        with file.open("rb") as lines:
-            yield from lines
-    except OSError as error:
-        raise InputError(f"{file.name} cannot be read: {error.strerror}") from error
+    with reading(file), file.open("rb") as lines:
+        yield from lines
 
 
 def _read(file: Path) -> bytes:
-    before_reading(file)
-    try:
+    with reading(file):
         return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file.name} cannot be read: {error.strerror}") from error
 
 
 def _text(text: str | bytes, where: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
-from tracelens.files.memory_limit import MemoryLimit, before_reading
+from tracelens.files.memory_limit import MemoryLimit, reading
 from tracelens.files.safe_text import clipped
 from tracelens.trace.reading.formats.databases import MAGIC, Database, opened, rocpd_devices, rocpd_events
 from tracelens.trace.reading.read import read_trace
@@ -82,12 +82,8 @@ class CountedKernels(Record, frozen=True, kw_only=True, eq=False):
 
 def read_counters(path: Path) -> CountedKernels:
     """The counters of a file, whatever tool wrote it. InputError, in one sentence, for one that holds none."""
-    before_reading(path)
-    try:
-        with path.open("rb") as file:
-            start = file.read(64)
-    except OSError as error:
-        raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    with reading(path), path.open("rb") as file:
+        start = file.read(64)
     if start.startswith(b"NVR\0") or path.suffix == ".ncu-rep":
         return _of_report(path)
     if start.startswith(MAGIC):

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
-from tracelens.files.memory_limit import MemoryLimit, before_reading, end_stage
+from tracelens.files.memory_limit import MemoryLimit, end_stage, reading
 from tracelens.trace.reading import formats
 from tracelens.trace.reading.chrome.event_list import PIECE_BYTES, EventList, Progress, is_ascend, with_categories
 from tracelens.trace.reading.source import Source
@@ -125,19 +125,14 @@ def read_trace(
     that a reader knows; a damaged trace is read as far as it goes (``TraceTable.losses``).
     """
     path = Path(path)
-    before_reading(path)
-    try:
-        with Source.opened(
-            path, limit=MemoryLimit.of_gb(max_memory_gb), piece_bytes=piece_bytes, progress=progress
-        ) as source:
-            read = formats.reader_of(source)
-            if read is None and (what := other_format(source.start, source.name)) is not None:
-                raise InputError(f"{source.name} is {what}")
-            table = read(source) if read is not None else _events(source)
-            end_stage()
-            return table
-    except OSError as error:
-        raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    limit = MemoryLimit.of_gb(max_memory_gb)
+    with reading(path), Source.opened(path, limit=limit, piece_bytes=piece_bytes, progress=progress) as source:
+        read = formats.reader_of(source)
+        if read is None and (what := other_format(source.start, source.name)) is not None:
+            raise InputError(f"{source.name} is {what}")
+        table = read(source) if read is not None else _events(source)
+        end_stage()
+        return table
 
 
 def _events(source: Source) -> TraceTable:
@@ -210,11 +205,8 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
 
 def read_memory_snapshot(path: Path) -> tuple[DeviceMemory, ...]:
     """Every device with segments; InputError for a file that is no snapshot in JSON. A pickle is not opened."""
-    before_reading(path)
-    try:
+    with reading(path):
         data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path.name} cannot be read: {error.strerror}") from error
     if data.startswith(b"\x80"):
         raise InputError(f"{path.name} is {other_format(data[:64])}: {_EXPORT}")
     try:
@@ -323,7 +315,8 @@ class PowerLog(Record, frozen=True, kw_only=True, eq=False):
                 f"{self.source} has a sample every {every}, and none in the {lasts} of the trace: sample more often, "
                 f"with {_LOG}"
             )
-        raise InputError(f"{self.source} has no sample of the time of the trace, {lasts} from {_moment(start_ns)} on")
+        start = f"{datetime.fromtimestamp(start_ns // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        raise InputError(f"{self.source} has no sample of the time of the trace, {lasts} from {start} on")
 
     def clocks(self, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
         """MHz of the samples between these times; none where clocks were not sampled."""
@@ -376,9 +369,7 @@ def recorded_power(table: TraceTable, device: int | None) -> PowerLog | None:
     if not own or (device is None and len({number for _, number in own}) > 1):
         return None
     found = own[min(own, key=lambda key: (key[1] is None, len(key[0]), key[0]))]
-    moments = np.array(sorted(found), np.int64)
-    power_w = np.array([found[each] for each in moments.tolist()], np.float64)
-    return PowerLog(source="the recording's counters", time_ns=moments, power_w=power_w, is_utc=True)
+    return _log_of("the recording's counters", {at: (watts, math.nan) for at, watts in found.items()}, is_utc=True)
 
 
 def _counter_sample(event: Mapping[str, Any]) -> tuple[str, int | None, int, float | None]:
@@ -400,10 +391,6 @@ def _said_w(what: str, value: Any) -> float | None:
         return None
     watts = value * next((scale for unit, scale in _UNITS if unit.search(what)), 1.0)
     return float(watts) if 0 <= watts < _MOST_W else None
-
-
-def _moment(time_ns: int) -> str:
-    return f"{datetime.fromtimestamp(time_ns // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def read_power_log(path: Path, device: int | None) -> PowerLog:
@@ -454,18 +441,15 @@ def _log_of(source: str, found: Mapping[int, tuple[float, float]], *, is_utc: bo
 
 def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     """(names of columns, the rows below)."""
-    before_reading(path)
-    try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
-            if _DMON.match(file.readline().encode()):
-                file.seek(0)
+    with reading(path), path.open(encoding="utf-8", errors="replace", newline="") as file:
+        is_dmon = _DMON.match(file.readline().encode())
+        file.seek(0)
+        try:
+            if is_dmon:
                 return _dmon_rows(path.name, file)
-            file.seek(0)
             lines = list(csv.reader(file, skipinitialspace=True))
-    except OSError as error:
-        raise InputError(f"{path.name} cannot be read: {error.strerror}") from error
-    except (ValueError, csv.Error) as error:
-        raise InputError(f"{path.name} is not a CSV file with a header ({error}): record it with {_LOG}") from error
+        except (ValueError, csv.Error) as error:
+            raise InputError(f"{path.name} is not a CSV file with a header ({error}): record it with {_LOG}") from error
     if not lines:
         raise InputError(f"{path.name} is empty: record it with {_LOG}")
     head, *rows = lines

@@ -4,7 +4,6 @@ that become a table.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import tempfile
 from bisect import bisect_right
@@ -253,7 +252,7 @@ class RowBlocks:
             details = columns.get("details") or {}
             given = {key: values[here] for key, values in columns.items() if key != "details"}
             if callable(details):
-                self.add(category, **given, details=functools.partial(_details_at, details, here))
+                self.add(category, **given, details=lambda i, of=details, rows=here: of(int(rows[i])))
             else:
                 self.add(category, **given, details={key: values[here] for key, values in details.items()})
 
@@ -329,10 +328,6 @@ class RowBlocks:
             recorder=recorder,
         )
         return lookup.table
-
-
-def _details_at(details: Callable[[int], Mapping[str, Any]], rows: Ints, i: int) -> Mapping[str, Any]:
-    return details(int(rows[i]))
 
 
 def device_category(name: str) -> str:

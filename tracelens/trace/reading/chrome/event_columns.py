@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -233,7 +233,9 @@ class TableBuilder:
 
     def fields(self) -> dict[str, Any]:
         """The fields of ``TraceTable`` that come from events alone; the builder is empty afterwards."""
-        groups = {group: self.take(group, NARROW.get(group, ())) for group in GROUPS}
+        groups: dict[str, dict[str, Any]] = {
+            group: columns.take(NARROW.get(group, ())) for group, columns in self._groups.items()
+        }
         rows, untimed, impossible = with_usable_times(groups["rows"])
         self.untimed_events += untimed
         self.repaired_durations += impossible
@@ -273,14 +275,6 @@ class TableBuilder:
         steps = (columns["category"] == categories.index(_OLD_OPS)) & is_step[columns["name"]]
         columns["kind"][steps] = Kind.USER_ANNOTATION
 
-    def take(self, group: str, narrow: Container[str] = ()) -> dict[str, Any]:
-        """Every column of one of ``GROUPS``, which is empty afterwards; those ``narrow`` in the narrowest type."""
-        return self._groups[group].take(narrow)
-
-    def append(self, group: str, columns: Mapping[str, Array]) -> None:
-        """More of one of ``GROUPS``, behind what there is."""
-        self._groups[group].append(columns)
-
     def _add_rows(self, piece: _Events, rows: Array, index: Array) -> None:
         """Complete events, by their numbers in the piece; ``index``: their numbers in the file."""
         timed = self._timed(piece, rows)
@@ -305,7 +299,7 @@ class TableBuilder:
             row[key][own] = values
         self._fill_streams(row["stream"], kind, piece, rows)
         self._add_waits(piece, rows[kind == Kind.SYNC])
-        self.append("rows", row)
+        self._groups["rows"].append(row)
 
     def _argument_columns(self, piece: _Events, rows: Array, kind: Array) -> dict[str, Array]:
         keys = ("correlation", "external_id", "old_external_id", "sequence_number", "stream", "device")
@@ -374,7 +368,7 @@ class TableBuilder:
             "lane": self._lane_codes(piece, rows),
             "time_ns": piece.start_ns[rows],
         }
-        self.append("flows", row)
+        self._groups["flows"].append(row)
 
     def _add_waits(self, piece: _Events, rows: Array) -> None:
         correlation, stream, record = piece.values(("correlation", "wait_on_stream", "wait_on_record"), rows)
@@ -382,7 +376,7 @@ class TableBuilder:
         if waits.any():
             row = {"correlation": correlation, "stream": stream, "record": record}
             row = {key: values[waits] for key, values in row.items()}
-            self.append("waits", {"lane": self._lane_codes(piece, rows[waits]), **row})
+            self._groups["waits"].append({"lane": self._lane_codes(piece, rows[waits]), **row})
 
     def _add_allocations(self, piece: _Events, rows: Array) -> None:
         """What allocators say among the instant events ``rows``."""
@@ -402,7 +396,7 @@ class TableBuilder:
                 "device_type": self._streams(piece, device_type),
                 "device": self._streams(piece, device),
             }
-            self.append("allocations", row)
+            self._groups["allocations"].append(row)
 
     def _add_power_counters(self, piece: _Events, rows: Array, first: int) -> None:
         """Notes where counters of power stand in the file; what they hold is read when it is asked for."""
@@ -428,7 +422,7 @@ class TableBuilder:
             "tensor_percent": tensor,
             "sm_active_percent": active,
         }
-        self.append("dram", row)
+        self._groups["dram"].append(row)
 
     def _add_names(self, piece: _Events) -> None:
         """Names of processes and threads."""

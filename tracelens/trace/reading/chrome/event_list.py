@@ -1,9 +1,8 @@
 """Reads the event list of a Chrome trace (Kineto's JSON, or Ascend's variant of it) piece by piece into a table.
 
-Ascend's variant of the event list (``trace_view.json`` of torch_npu): what it puts into processes, as categories.
-
-Its device events and calls of CANN have no category, and arrows instead of correlations (``links.LAUNCH_FLOWS``):
-from a call of CANN, or from the op of the framework, to where the device event starts.
+In Ascend's variant (``trace_view.json`` of torch_npu) device events and calls of CANN have no category, but processes
+of their own, and arrows instead of correlations (``links.LAUNCH_FLOWS``): from a call of CANN, or from the op of the
+framework, to where the device event starts.
 """
 
 from __future__ import annotations
