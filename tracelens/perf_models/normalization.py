@@ -95,12 +95,16 @@ class Normalization(PerfModel, Record, frozen=True, kw_only=True):
         return DType.FP64 if self.dtype is DType.FP64 else DType.FP32
 
     def parameters(self) -> dict[str, Any]:
-        """The result's type where a caller states it: traces do not record results."""
-        out = None if isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
+        """The result's type where a caller states it: traces do not record results. A gradient's ``dtype_out`` is that
+        of dy, an input.
+        """
+        is_gradient, mask = hasattr(self, "output_mask"), getattr(self, "output_mask", None)
+        out = None if is_gradient or isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
         return {
             "op_shape": self.shape, "dtype_in_out": (traced_name(self.dtype), out),
             "stride_input": self.stride_x, "stride_output": None, "num_channels": self.channels,
-            "has_bias": self.bias, "is_affine": self.weight, "is_training": self.training, "output_mask": None,
+            "has_bias": self.bias, "is_affine": self.weight, "is_training": self.training,
+            "output_mask": None if mask is None else list(mask),
         }  # fmt: skip
 
 
@@ -136,9 +140,6 @@ class NormalizationBackward(Normalization, frozen=True, kw_only=True):
         if self.training:
             return ((2 * self.statistics, self._dtype_statistics),)
         return ((2 * self.channels, self.dtype_weight),)
-
-    def parameters(self) -> dict[str, Any]:
-        return _of_gradient(Normalization.parameters(self), self.output_mask)
 
 
 class RMSNorm(Normalization, frozen=True, kw_only=True):
@@ -195,9 +196,6 @@ class RMSNormBackward(RMSNorm, frozen=True, kw_only=True):
             (self.statistics, self._dtype_statistics),
         )
 
-    def parameters(self) -> dict[str, Any]:
-        return _of_gradient(RMSNorm.parameters(self), self.output_mask)
-
 
 class FusedRMSNorm(RMSNorm, frozen=True, kw_only=True):
     """``aten::_fused_rms_norm``, which reports list with the other normalizations of aten."""
@@ -210,12 +208,6 @@ class FusedRMSNormBackward(RMSNormBackward, frozen=True, kw_only=True):
     """``aten::_fused_rms_norm_backward``, which reports list with the other normalizations of aten."""
 
     family: ClassVar[str | None] = "Normalization"
-
-
-def _of_gradient(parameters: dict[str, Any], mask: tuple[bool, ...] | None) -> dict[str, Any]:
-    """``dtype_out`` of a gradient is that of dy, an input: the result's own is not recorded."""
-    asked = None if mask is None else list(mask)
-    return parameters | {"dtype_in_out": (parameters["dtype_in_out"][0], None), "output_mask": asked}
 
 
 def _mask(op: OpSignature, index: int) -> tuple[bool, ...]:
