@@ -45,7 +45,7 @@ def unpacked(wire: Wire, source: Source) -> tuple[Wire, Ints, Ints, int]:
     found = wire.columns(starts, ends, (), (COMPRESSED,)).spans[COMPRESSED]
     if not len(found.owner):
         return wire, starts, ends, damage
-    packed = dict(zip(found.owner.tolist(), zip(found.start.tolist(), found.end.tolist(), strict=True), strict=True))
+    packed = {owner: span for owner, *span in found}
     parts: list[bytes] = []
     size = 0
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -131,9 +131,9 @@ class Packets:
 
     def _interned(self) -> dict[int, dict[tuple[int, int], str]]:
         """Texts by kind, scope and number."""
-        wire, spans = self.wire, self.found.spans[INTERNED]
+        wire = self.wire
         texts: dict[int, dict[tuple[int, int], str]] = {kind: {} for kind in _TEXT_FIELDS}
-        for owner, start, end in zip(spans.owner.tolist(), spans.start.tolist(), spans.end.tolist(), strict=True):
+        for owner, start, end in self.found.spans[INTERNED]:
             scope = int(self.scope[owner])
             for kind, first, last in wire.fields(start, end):
                 if last < 0 or kind not in texts:
@@ -148,8 +148,8 @@ class Packets:
         return texts
 
     def _read_defaults(self) -> None:
-        wire, spans = self.wire, self.found.spans[DEFAULTS]
-        for owner, start, end in zip(spans.owner.tolist(), spans.start.tolist(), spans.end.tolist(), strict=True):
+        wire = self.wire
+        for owner, start, end in self.found.spans[DEFAULTS]:
             scope = int(self.scope[owner])
             for number, value, stop in wire.fields(start, end):
                 if number == CLOCK and stop < 0:
@@ -160,9 +160,9 @@ class Packets:
                         self._default_track[scope] = uuid
 
     def _tracks(self) -> dict[int, Track]:
-        wire, spans = self.wire, self.found.spans[TRACK]
+        wire = self.wire
         tracks: dict[int, Track] = {}
-        for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
+        for _, start, end in self.found.spans[TRACK]:
             said = wire.message(start, end)
             track = tracks.setdefault(_integer(said.get(1)), Track())
             track.name = _text(said.get(2)) or _text(said.get(10)) or track.name
@@ -175,8 +175,7 @@ class Packets:
                 about = Wire(thread).message(0, len(thread))
                 track.thread = (_integer(about.get(1)), _integer(about.get(2)))
                 track.thread_name = _text(about.get(5))
-        spans = self.found.spans[THREAD]
-        for owner, start, end in zip(spans.owner.tolist(), spans.start.tolist(), spans.end.tolist(), strict=True):
+        for owner, start, end in self.found.spans[THREAD]:
             # Older writers describe the thread of a sequence instead of a track: one of their own number.
             about, uuid = wire.message(start, end), -1 - int(self.scope[owner])
             tracks[uuid] = Track(
@@ -223,9 +222,9 @@ class Packets:
                 time[rows] = reference + since * unit
 
     def _snapshots(self) -> tuple[list[_Snapshot], int]:
-        wire, spans, primary = self.wire, self.found.spans[_SNAPSHOT], _BOOT_TIME
+        wire, primary = self.wire, _BOOT_TIME
         found: list[_Snapshot] = []
-        for owner, start, end in zip(spans.owner.tolist(), spans.start.tolist(), spans.end.tolist(), strict=True):
+        for owner, start, end in self.found.spans[_SNAPSHOT]:
             snapshot = _Snapshot(packet=owner)
             for number, value, stop in wire.fields(start, end):
                 if number == 1 and stop >= 0:
@@ -244,7 +243,7 @@ class Packets:
         texts, data = self.texts[kind], self.wire.data
         found = coded_pairs(scope, iid, lambda *key: codes.setdefault(texts.get(key, ""), len(codes)))
         of_text: dict[bytes, int] = {}
-        for owner, start, end in zip(spans.owner.tolist(), spans.start.tolist(), spans.end.tolist(), strict=True):
+        for owner, start, end in spans:
             text = data[start:end]
             code = of_text.get(text)
             if code is None:

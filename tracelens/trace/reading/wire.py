@@ -42,6 +42,9 @@ class Spans(Record, frozen=False, eq=False):
     start: Ints
     end: Ints
 
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        return zip(self.owner.tolist(), self.start.tolist(), self.end.tolist(), strict=True)
+
 
 class Columns(Record, frozen=False, eq=False):
     """``integers`` by field number: 0 where not ``there``, the last of several; ``spans`` of those with a length."""

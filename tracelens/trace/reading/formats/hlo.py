@@ -172,9 +172,8 @@ class Program:
         found = wire.columns(starts, ends, (_ID,), (_NAME,))
         ids = tuple(found.integers[_ID].tolist())
         self._spans.update(zip(ids, zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
-        names = found.spans[_NAME]
         # Computations follow those that they call: a name of the entry wins over one in a fusion
-        for at, first, last in zip(names.owner.tolist(), names.start.tolist(), names.end.tolist(), strict=True):
+        for at, first, last in found.spans[_NAME]:
             self._of_name[wire.text(first, last)] = ids[at]
         about = {number: value for number, value, stop in others if stop < 0}
         number = about.get(5, 0)

@@ -402,9 +402,8 @@ class _Stages:
     def _specifications(self) -> dict[tuple[int, int], str]:
         """Names by field (2: queues, 3: stages) and place, of writers that list them in an event."""
         outer, wire = self._packets.found.spans[STAGE_EVENT], self._packets.wire
-        spans = wire.columns(outer.start, outer.end, (), (7,)).spans[7]
         found: dict[tuple[int, int], str] = {}
-        for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
+        for _, start, end in wire.columns(outer.start, outer.end, (), (7,)).spans[7]:
             count = {2: 0, 3: 0}
             for number, first, stop in wire.fields(start, end):
                 if number in count and stop >= 0:
@@ -425,12 +424,8 @@ class _Stages:
         said: list[dict[str, Any]] = [{} for _ in range(count)]
         pairs = self._packets.wire.columns(start, end, (), (1, 2)).spans
         text = self._packets.wire.text
-        values = dict(
-            zip(pairs[2].owner.tolist(), zip(pairs[2].start.tolist(), pairs[2].end.tolist(), strict=True), strict=True)
-        )
-        for at, first, last in zip(
-            pairs[1].owner.tolist(), pairs[1].start.tolist(), pairs[1].end.tolist(), strict=True
-        ):
+        values = {owner: span for owner, *span in pairs[2]}
+        for at, first, last in pairs[1]:
             said[int(owner[at])][text(first, last)] = text(*values[at]) if at in values else ""
         return said
 

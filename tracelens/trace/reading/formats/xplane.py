@@ -448,8 +448,7 @@ class _Events:
         here, texts = self._of(name), [""] * self._count
         for i in np.flatnonzero(here & self._found.there[_STAT_REF]).tolist():
             texts[int(self._spans.owner[i])] = self._plane.stats.get(int(self._found.integers[_STAT_REF][i]), "")
-        own = self._found.spans[_STAT_TEXT]
-        for i, start, end in zip(own.owner.tolist(), own.start.tolist(), own.end.tolist(), strict=True):
+        for i, start, end in self._found.spans[_STAT_TEXT]:
             if here[i]:
                 texts[int(self._spans.owner[i])] = self._plane.wire.text(start, end)
         return texts
