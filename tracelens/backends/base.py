@@ -325,7 +325,7 @@ def backend(name: str) -> Callable[[T], T]:
 
 
 def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return None if value != value else float(value)
 
 
 OUTPUT_BYTES = 2.0

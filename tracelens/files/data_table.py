@@ -138,13 +138,6 @@ def read_rows(path: Path) -> tuple[list[dict[str, str]], list[str]]:
     return [{name: row.get(name) or "" for name in columns} for row in rows], columns
 
 
-def is_numeric(cells: pd.Series) -> bool:
-    """Whether every cell of a column is a number by its type."""
-    import pandas as pd
-
-    return cells.dtype != object and pd.api.types.is_numeric_dtype(cells)
-
-
 def reason(error: BaseException) -> str:
     """What a reader of another package said, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
@@ -154,12 +147,13 @@ def reason(error: BaseException) -> str:
 def numbers(table: pd.DataFrame, column: str, kind: Number) -> Floats:
     """A column's numbers, NaN where a cell is not what ``kind`` allows: ``faults`` says which and why."""
     import numpy as np
+    import pandas as pd
 
     cells = table[column]
-    if not is_numeric(cells):
-        values = np.array([_value(cell) for cell in cells.tolist()], dtype=np.float64)
-    else:
+    if cells.dtype != object and pd.api.types.is_numeric_dtype(cells):
         values = np.array(cells.astype("Float64").to_numpy(np.float64, na_value=np.nan))
+    else:
+        values = np.array([_value(cell) for cell in cells.tolist()], dtype=np.float64)
     if kind.blank is not None:
         values[[is_blank(cell) for cell in cells.tolist()]] = kind.blank
     good = (values >= kind.least) & (values <= kind.most)

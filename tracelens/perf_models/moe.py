@@ -210,11 +210,7 @@ def fused_experts(
     per_element = max(hidden // columns, 1)
     ffn = packed_ffn * per_element
     return MoEFused(
-        tokens=tokens,
-        hidden=hidden,
-        ffn=ffn,
-        experts=experts,
-        top_k=_routed(op, top_k, experts),
+        **_dims(op, tokens, hidden, ffn, experts, top_k),
         gated=rows == 2 * ffn,
         dtype=op.dtype(x),
         dtype_weight=_weight_type(op, w1, per_element, packed_as),
@@ -229,11 +225,7 @@ def expert_up(op: OpSignature, x: int, w1: int, out: int, *, packed_as: DType, w
     _, top_k, ffn = op.shape(out, rank=3)
     hidden = columns if w2 is None else op.shape(w2, rank=3)[1]
     return MoEUp(
-        tokens=tokens,
-        hidden=hidden,
-        ffn=ffn,
-        experts=experts,
-        top_k=_routed(op, top_k, experts),
+        **_dims(op, tokens, hidden, ffn, experts, top_k),
         gated=rows == 2 * ffn,
         dtype=_weight_type(op, x, hidden // columns, packed_as),
         dtype_weight=_weight_type(op, w1, hidden // stored, packed_as),
@@ -248,11 +240,7 @@ def expert_down(op: OpSignature, x: int, w2: int, out: int, *, packed_as: DType,
     per_element = max(columns // stored, 1) if w1 is None else max(hidden // op.shape(w1, rank=3)[-1], 1)
     ffn = stored * per_element
     return MoEDown(
-        tokens=tokens,
-        hidden=hidden,
-        ffn=ffn,
-        experts=experts,
-        top_k=_routed(op, top_k, experts),
+        **_dims(op, tokens, hidden, ffn, experts, top_k),
         dtype=_weight_type(op, x, max(ffn // columns, 1), packed_as),
         dtype_weight=_weight_type(op, w2, per_element, packed_as),
         dtype_out=op.dtype(out),
@@ -271,11 +259,7 @@ def expert_product(op: OpSignature, x: int, w: int, ids: int, out: int) -> MoEUp
     kind = MoEUp if rows == tokens else MoEDown
     hidden, ffn = (columns, n) if kind is MoEUp else (n, columns)
     return kind(
-        tokens=tokens,
-        hidden=hidden,
-        ffn=ffn,
-        experts=experts,
-        top_k=_routed(op, top_k, experts),
+        **_dims(op, tokens, hidden, ffn, experts, top_k),
         gated=False,
         dtype=op.dtype(x),
         dtype_weight=_weight_type(op, w, max(columns // stored, 1), DType.INT4),
@@ -291,10 +275,11 @@ def all_operands(op: OpSignature) -> MoEAux:
     return MoEAux(operands=tuple((prod(op.shape(i)), op.dtype(i)) for i in slots))
 
 
-def _routed(op: OpSignature, top_k: object, experts: int) -> int:
+def _dims(op: OpSignature, tokens: int, hidden: int, ffn: int, experts: int, top_k: object) -> dict[str, Any]:
+    """The dimensions of a layer. SignatureError for a top-k that cannot be."""
     if not isinstance(top_k, int) or isinstance(top_k, bool) or not 0 < top_k <= experts:
         raise SignatureError(f"{op.name}: top-k is {top_k!r} of {experts} experts")
-    return top_k
+    return {"tokens": tokens, "hidden": hidden, "ffn": ffn, "experts": experts, "top_k": top_k}
 
 
 def _weight_type(op: OpSignature, index: int, per_element: int, packed_as: DType) -> DType | None:
@@ -330,10 +315,10 @@ class ProductTypes(Record, frozen=True, kw_only=True):
     ``weights_per_scale``: 32 of the OCP MX formats and 16 of NVFP4 share a scale of a byte; 0 is without.
     """
 
-    tokens: DType
-    weights: DType
+    tokens: DType | None
+    weights: DType | None
     weights_per_scale: int
-    out: DType
+    out: DType | None
     gated: bool
     activated: bool
 
@@ -399,32 +384,26 @@ def layer_ops(kernels: Sequence[str], layer: LayerShape) -> list[InnerOp]:
 def product(name: str, layer: LayerShape, types: ProductTypes, *, gated: bool | None = None) -> OpSignature:
     """(x [t,h], w1 [e,f or 2f,h], w2 [e,h,f], chosen [t,k], result, scales [e,h/g]): dims count values, not bytes."""
     rows = layer.ffn * (1 + (types.gated if gated is None else gated))
-    slots: tuple[tuple[Shape, DType | None], ...] = (
+    slots: list[tuple[Shape, DType | None]] = [
         ((layer.tokens, layer.hidden), types.tokens),
         ((layer.experts, rows, layer.hidden), types.weights),
         ((layer.experts, layer.hidden, layer.ffn), types.weights),
         ((layer.tokens, layer.top_k), DType.INT32),
         ((layer.tokens * layer.top_k, layer.ffn if name == UP else layer.hidden), types.out),
-        *(
-            [((layer.experts, layer.hidden // types.weights_per_scale), DType.FP8_E8M0FNU)]
-            if types.weights_per_scale
-            else []
-        ),
-    )
+    ]
+    if types.weights_per_scale:
+        slots.append(((layer.experts, layer.hidden // types.weights_per_scale), DType.FP8_E8M0FNU))
     return _signature(name, *slots)
 
 
 def unquantized_product(name: str, layer: LayerShape, *, known: bool = True) -> OpSignature:
     """A gated layer's product with tokens, weights and results of the layer's type, which may be unknown."""
     dtype = layer.dtype if known else None
-    slots: tuple[tuple[Shape, DType | None], ...] = (
-        ((layer.tokens, layer.hidden), dtype),
-        ((layer.experts, 2 * layer.ffn, layer.hidden), dtype),
-        ((layer.experts, layer.hidden, layer.ffn), dtype),
-        ((layer.tokens, layer.top_k), DType.INT32),
-        ((layer.tokens * layer.top_k, layer.ffn if name == UP else layer.hidden), layer.dtype),
+    return product(
+        name,
+        layer,
+        ProductTypes(tokens=dtype, weights=dtype, weights_per_scale=0, out=layer.dtype, gated=True, activated=True),
     )
-    return _signature(name, *slots)
 
 
 def helper(kernel: str, layer: LayerShape) -> OpSignature | None:

@@ -120,8 +120,10 @@ def _past_damage(
 ) -> int | None:
     """Where the next event starts; None where the list ends before it, or the window does."""
     start = _event_start(window, position)
-    # The end of the list may come before the next event, or instead of it.
-    end = _list_end(window, position, len(window) if start is None else start, is_end)
+    # The end of the list may come before the next event, or instead of it: the first bracket in the damage behind which
+    # the rest of the file can follow.
+    brackets = _LIST_END.finditer(window, position, len(window) if start is None else start)
+    end = next((match.end() for match in brackets if is_end(match.end(), False)), None)
     if end is not None:
         found.position, found.ends_list = end, True
         return None
@@ -203,14 +205,6 @@ def _is_mendable(text: memoryview, message: str) -> bool:
     place = _BYTE.search(message)
     byte = int(place[1]) if place else 0
     return "character" in message and _MENDABLE.search(bytes(text[max(byte - 4, 0) : byte + 2])) is not None
-
-
-def _list_end(window: bytes, position: int, limit: int, is_end: Callable[[int, bool], bool]) -> int | None:
-    """The first bracket in a stretch of damage behind which the rest of the file can follow."""
-    for match in _LIST_END.finditer(window, position, limit):
-        if is_end(match.end(), False):
-            return match.end()
-    return None
 
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')

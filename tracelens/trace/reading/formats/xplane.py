@@ -204,20 +204,16 @@ class _Plane(Record, frozen=False, eq=False):
             elif number == _LINES:
                 plane.lines.append(_line(wire, first, last))
             elif number == _EVENT_NAMES:
-                plane._add_event(first, last)
+                # What events of a kind are called, and where the rest of what is known of them stands
+                entry = fields_of(wire, first, last)
+                if 2 in entry and entry[2][-1][1] >= 0:
+                    plane.about[entry[1][-1][0] if 1 in entry else 0] = entry[2][-1]
+                    plane.events.update(_named(wire, first, last))
             elif number == _STAT_NAMES:
                 plane.stats.update(_named(wire, first, last))
             elif number == _PLANE_STATS:
                 plane.own.append((first, last))
         return plane
-
-    def _add_event(self, start: int, end: int) -> None:
-        """What events of a kind are called, and where the rest of what is known of them stands."""
-        entry = fields_of(self.wire, start, end)
-        if 2 in entry and entry[2][-1][1] >= 0:
-            key = entry[1][-1][0] if 1 in entry else 0
-            self.about[key] = entry[2][-1]
-            self.events.update(_named(self.wire, start, end))
 
     def stat(self, start: int, end: int) -> tuple[str, Any]:
         """(name, value) of a statistic: a number, a text, or where bytes stand; None for another kind."""
@@ -373,7 +369,7 @@ class _Plane(Record, frozen=False, eq=False):
         call = calls_of(
             np.stack((found.line[launched], found.number[launched], op)), programs.kernels_of(correlation[launched])
         )
-        first = first_of_runs(call)
+        first = np.flatnonzero(np.diff(call, prepend=call[:1] - 1))
         rows.add(
             "cpu_op",
             start_ns=found.start_ns[launched[first]],
@@ -491,11 +487,6 @@ def own_parts(line: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     give(never)
     found = np.frombuffer(parts, np.int64).reshape(-1, 3)
     return found[:, 0], found[:, 1], found[:, 2]
-
-
-def first_of_runs(values: Ints) -> Ints:
-    """Where values begin that are repeated."""
-    return np.flatnonzero(np.diff(values, prepend=values[:1] - 1)) if len(values) else values
 
 
 def calls_of(keys: Array, kernel: Ints) -> Ints:
