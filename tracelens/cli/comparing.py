@@ -71,31 +71,23 @@ def run_compare(args: argparse.Namespace) -> int:
     repeated runs. The exit code is 4 if a --gate fails.
     """
     from tracelens.comparison.compare import compare
-    from tracelens.report.comparison_report import (
-        WRITERS,
-        comparison_json,
-        comparison_markdown,
-        comparison_text,
-        github_annotations,
-        refuse_foreign,
-        write_comparison,
-    )
+    from tracelens.report import comparison_report as written
 
     for path in args.output:
         refuse_input(path, [Path(args.a), Path(args.b)])
-        if path.suffix not in WRITERS:
-            refuse_foreign(path)
+        if path.suffix not in written.WRITERS:
+            written.refuse_foreign(path)
     found = compare(args.a, args.b, options_of(CompareOptions, args))
     for path in args.output:
-        write_comparison(found, path)
+        written.write_comparison(found, path)
     if args.format == "json":
-        emit(comparison_json(found).decode())
+        emit(written.comparison_json(found).decode())
     elif args.format == "md":
-        emit(comparison_markdown(found).decode())
+        emit(written.comparison_markdown(found).decode())
     elif args.format == "github":
-        emit(github_annotations(found), has_commands=True)
+        emit(written.github_annotations(found), has_commands=True)
     else:
-        say_lines(comparison_text(found))
+        say_lines(written.comparison_text(found))
         for path in args.output:
-            say(f" wrote {path}{'' if path.suffix in WRITERS else '/'}")
+            say(f" wrote {path}{'' if path.suffix in written.WRITERS else '/'}")
     return 0 if all(gate.passed for gate in found.gates) else GATE_FAILED

@@ -14,10 +14,11 @@ from importlib import resources
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pandas as pd
 
+from tracelens import schema
 from tracelens.analysis.sheets import built_in_sheets, perf_summary, priced_calls
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import InputError, UsageError
@@ -26,25 +27,9 @@ from tracelens.files.cells import frame_csv
 from tracelens.files.memory_limit import raise_at_limit
 from tracelens.registry import Claim, Registry
 from tracelens.report.markup import Markup, tag
-from tracelens.schema import (
-    FURTHER,
-    GENERAL,
-    IDENTIFIER,
-    KEYS,
-    MS,
-    PARAMETER_PREFIX,
-    TRACELENS,
-    ColumnSet,
-    TableColumn,
-    column_for,
-    split_statistic,
-)
+from tracelens.schema import ColumnSet, TableColumn
 from tracelens.types.records import Record
 from tracelens.types.units import US_PER_MS
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _LEFT = "text-align: left"
 
@@ -124,8 +109,8 @@ def _cell(value: Any, column: TableColumn | None) -> Markup:
     number: Any = value
     if number != number:
         return tag("td")
-    pattern = GENERAL if column is None else column.number_format
-    if pattern == IDENTIFIER:
+    pattern = schema.GENERAL if column is None else column.number_format
+    if pattern == schema.IDENTIFIER:
         return tag("td", f"{number:.0f}")
     if column is None or column.is_flag or column.is_text:
         return tag("td", f"{number:,.6g}" if isinstance(number, float) else f"{number:,}")
@@ -217,7 +202,7 @@ def _placed(claim: Claim, frame: pd.DataFrame, *, is_added: bool = False) -> tup
     columns = claim.options["columns"] or perf_summary.UNIFIED_PERF_SUMMARY_COLUMNS
     made = make_sheet(claim.key, frame, columns, text)
     order = claim.options["order"]
-    is_further = order >= FURTHER and not is_added
+    is_further = order >= schema.FURTHER and not is_added
     return order, replace(made, is_added=is_added, is_further=is_further, json=claim.options["json"])
 
 
@@ -225,7 +210,7 @@ def make_sheet(
     title: str, frame: pd.DataFrame, columns: ColumnSet, text: str = "", *, is_family: bool = False
 ) -> Sheet:
     """``frame`` with its columns as they are shown, without the optional ones that are empty."""
-    ordered = [column_for(key, columns) for key in _shown_keys(frame, columns)]
+    ordered = [schema.column_for(key, columns) for key in _shown_keys(frame, columns)]
     shown = tuple(column for column in ordered if not (column.optional and _is_left_out(column, frame[column.key])))
     cells = frame[[c.key for c in shown]]
     return Sheet(title=title, frame=cells, columns=shown, text=text, is_family=is_family, is_further=is_family)
@@ -236,7 +221,7 @@ def _shown_keys(frame: pd.DataFrame, columns: ColumnSet) -> list[str]:
     keys = [key for key in map(str, frame.columns) if not key.startswith("_")]
     known = [key for key in columns if key in keys]
     others = [key for key in keys if key not in columns]
-    dimensions = [key for key in others if key.startswith(PARAMETER_PREFIX)]
+    dimensions = [key for key in others if key.startswith(schema.PARAMETER_PREFIX)]
     return [*known[:1], *dimensions, *known[1:], *(key for key in others if key not in dimensions)]
 
 
@@ -284,9 +269,9 @@ def header(key: str, sheet: str) -> str:
     >>> header("kernel_us_sum", "unified_perf_summary"), header("direct_us_sum", "ops_summary_by_category")
     ('Kernel Time (µs)_sum', 'total_direct_kernel_time_ms')
     """
-    if key.startswith(PARAMETER_PREFIX):
-        return key.replace(PARAMETER_PREFIX, "param: ", 1)
-    base, statistic = split_statistic(key)
+    if key.startswith(schema.PARAMETER_PREFIX):
+        return key.replace(schema.PARAMETER_PREFIX, "param: ", 1)
+    base, statistic = schema.split_statistic(key)
     known = _headers()
     tables: tuple[Mapping[str, str], ...] = known["in_sheet"].get(sheet, {}), known["headers"]
     for names in tables:
@@ -309,7 +294,7 @@ def with_tracelens_headers(sheet: Sheet) -> Sheet:
     for column, title in named:
         column, values = replace(column, key=title, shown_as=title), sheet.frame[column.key]
         if "µs" in column.unit and _IS_MS.search(title):
-            column, values = replace(column, unit="ms", number_format=MS), values / US_PER_MS
+            column, values = replace(column, unit="ms", number_format=schema.MS), values / US_PER_MS
         columns.append(column)
         cells[title] = values
     return replace(sheet, frame=pd.DataFrame(cells), columns=tuple(columns))
@@ -322,11 +307,11 @@ class NamedSheets:
     names that were chosen, which CSV files and the workbook have too.
     """
 
-    def __init__(self, sheets: tuple[Sheet, ...], column_names: str = KEYS) -> None:
-        if column_names not in (KEYS, TRACELENS):
-            raise UsageError(f"column_names is {KEYS!r} or {TRACELENS!r}, not {column_names!r}")
+    def __init__(self, sheets: tuple[Sheet, ...], column_names: str = schema.KEYS) -> None:
+        if column_names not in (schema.KEYS, schema.TRACELENS):
+            raise UsageError(f"column_names is {schema.KEYS!r} or {schema.TRACELENS!r}, not {column_names!r}")
         self.sheets = sheets
-        self.named = tuple(map(with_tracelens_headers, sheets)) if column_names == TRACELENS else sheets
+        self.named = tuple(map(with_tracelens_headers, sheets)) if column_names == schema.TRACELENS else sheets
         self._frames: dict[str, pd.DataFrame] = {}
 
     def __getitem__(self, title: str) -> pd.DataFrame:

@@ -14,21 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from tracelens.analysis import page_charts
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
-from tracelens.analysis.page_charts import (
-    MAX_NODES,
-    MAX_RECTS,
-    Drilldown,
-    Icicle,
-    Roofs,
-    StepTimeline,
-    drilldown,
-    icicle,
-    power_lines,
-    roofs,
-    step_timelines,
-)
+from tracelens.analysis.page_charts import drilldown, icicle, roofs
 from tracelens.analysis.sheets import coll_analysis, perf_summary
 from tracelens.analysis.sheets.module_time import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary, Summary
@@ -50,11 +39,11 @@ class Pictures(Record, frozen=True, kw_only=True):
     """What the page draws beside its tables; None where there is nothing to draw."""
 
     analysis: Analysis | None = None
-    roofs: Roofs | None = None
-    steps: tuple[StepTimeline, ...] = ()
-    icicle: Icicle | None = None
+    roofs: page_charts.Roofs | None = None
+    steps: tuple[page_charts.StepTimeline, ...] = ()
+    icicle: page_charts.Icicle | None = None
     lines: Labels | None = None
-    drilldown: Drilldown | None = None
+    drilldown: page_charts.Drilldown | None = None
     power: Mapping[str, Sequence[tuple[float, float]]] | None = None
 
     @classmethod
@@ -70,9 +59,9 @@ class Pictures(Record, frozen=True, kw_only=True):
             lines=lines,
             drilldown=drilldown(result, lines, max_leaves=max_nodes),
             roofs=roofs(result),
-            steps=tuple(step_timelines(result, max_rects=max_rects)),
+            steps=tuple(page_charts.step_timelines(result, max_rects=max_rects)),
             icicle=icicle(result, max_nodes=max_nodes),
-            power=power_lines(result),
+            power=page_charts.power_lines(result),
         )
 
 
@@ -80,7 +69,7 @@ class Pictures(Record, frozen=True, kw_only=True):
 NO_LINE = "(no Python frames of the program)"
 
 
-def drilldown_data(drawn: Drilldown, names: Sequence[str], rows: int, pool: Pool) -> dict[str, Any]:
+def drilldown_data(drawn: page_charts.Drilldown, names: Sequence[str], rows: int, pool: Pool) -> dict[str, Any]:
     """Columns over the leaves; ``op`` is a row of the table of ops, which has so many, -1 for others."""
     line = drawn.line
     return {
@@ -94,7 +83,7 @@ def drilldown_data(drawn: Drilldown, names: Sequence[str], rows: int, pool: Pool
     }
 
 
-def icicle_data(tree: Icicle, pool: Pool) -> dict[str, Any]:
+def icicle_data(tree: page_charts.Icicle, pool: Pool) -> dict[str, Any]:
     """Columns over the nodes, parents first."""
     nodes = tree.nodes
     return {
@@ -138,8 +127,8 @@ class PageLimits(Record, frozen=True, kw_only=True):
     """How much of everything the page holds."""
 
     rows: int = 1000
-    rects: int = MAX_RECTS
-    nodes: int = MAX_NODES
+    rects: int = page_charts.MAX_RECTS
+    nodes: int = page_charts.MAX_NODES
 
     def halved(self) -> PageLimits:
         """For the next attempt."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from tracelens.analysis.page_charts import CLOCK, Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
@@ -11,40 +11,11 @@ from tracelens.analysis.step_rectangles import MAX_LEVELS
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, FixesTogether, Steps, Summary, Throughput
 from tracelens.files.cells import Value, plain_rows, plain_value, plain_values
 from tracelens.files.safe_text import short_kernel_name, trace_name
+from tracelens.report import charts, figures
 from tracelens.report.assembly import Sheet, by_title, shown_number
-from tracelens.report.charts import (
-    REST,
-    Part,
-    Point,
-    headroom_chart,
-    legend,
-    line_chart,
-    marker_shapes,
-    memory_chart,
-    roofline_chart,
-    stacked_bar,
-)
+from tracelens.report.charts import Part, Point
 from tracelens.report.document import breakable, prose, shown_text
 from tracelens.report.explanation import ceilings
-from tracelens.report.figures import (
-    bound_sentence,
-    bound_text,
-    energy_text,
-    excluded_text,
-    first_fix,
-    headline_text,
-    impossible_text,
-    is_impossible,
-    lines_of_window,
-    measured_text,
-    scope_text,
-    shown_tb_s,
-    shown_tflops,
-    step_notes,
-    step_range,
-    steps_text,
-    while_matrix_ops_run,
-)
 from tracelens.report.markup import Content, Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
 from tracelens.schema import TableColumn
@@ -59,10 +30,6 @@ from tracelens.types.units import (
     shown_rate,
     shown_share,
 )
-
-if TYPE_CHECKING:
-    from tracelens.report.assembly import Sheet
-
 
 #: Rows that stand in the page itself, readable without the script.
 STATIC_ROWS = 15
@@ -237,10 +204,11 @@ _HEADROOM_TEXT = (
 
 def verdict(summary: Summary) -> Markup:
     """What was read, and the figures that answer: how long, how busy, how fast, how much of it is known."""
+    sentences = filter(None, (figures.bound_sentence(summary), figures.first_fix(summary)))
     return joined(
         tag("h1", shown_text(trace_name(summary.input.file))),
         tag("ul", [tag("li", shown_text(text)) for text in _facts(summary)], class_="facts"),
-        *(tag("p", prose(text), class_="sentence") for text in (bound_sentence(summary), first_fix(summary)) if text),
+        *(tag("p", prose(text), class_="sentence") for text in sentences),
         tag("div", list(_tiles(summary)), class_="tiles"),
         tag("p", *_coverage(summary), class_="coverage"),
         _notice_line(summary),
@@ -254,8 +222,8 @@ def _facts(summary: Summary) -> Iterator[str]:
         several = len(source.ranks) > 1
         of_world = f" of {source.world_size}" if source.world_size else ""
         yield f"rank{'s' if several else ''} {', '.join(map(str, source.ranks))}{of_world}"
-    yield f"scope: {scope_text(summary.scope)}"
-    if excluded := excluded_text(summary):
+    yield f"scope: {figures.scope_text(summary.scope)}"
+    if excluded := figures.excluded_text(summary):
         yield excluded
     if source.torch_version:
         yield f"torch {source.torch_version}"
@@ -276,7 +244,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
         yield _throughput_tile(summary.throughput)
     used = summary.utilization
     if used is not None and used.mfu is not None:
-        mark = " (!)" if is_impossible(used.mfu) else ""
+        mark = " (!)" if figures.is_impossible(used.mfu) else ""
         hardware = "" if used.hfu is None else f", hardware FLOPs {shown_percent(used.hfu)}"
         yield _tile(
             "Model FLOPs utilization", f"{shown_percent(used.mfu)}{mark}", f"of dense {used.dtype} peak{hardware}",
@@ -294,9 +262,9 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
 def _energy_tile(summary: Summary) -> Iterator[Markup]:
     """What the terminal says of joules and watts."""
     modelled, measured = summary.energy, summary.measured_power
-    joules, below = None, [] if measured is None else [measured_text(measured)]
+    joules, below = None, [] if measured is None else [figures.measured_text(measured)]
     if modelled is not None:
-        joules, said = modelled.energy_j, energy_text(modelled, summary.device.id)
+        joules, said = modelled.energy_j, figures.energy_text(modelled, summary.device.id)
         below.insert(0, said if joules is None else said.partition(" J ")[2])
     elif measured is not None:
         joules = measured.energy_j
@@ -311,11 +279,11 @@ def _energy_tile(summary: Summary) -> Iterator[Markup]:
 
 def _time_tile(steps: Steps | None, busy: Busy | None, together: FixesTogether | None) -> Iterator[Markup]:
     if steps is not None:
-        spread = "one complete step" if steps.spread is None else step_range(steps)
+        spread = "one complete step" if steps.spread is None else figures.step_range(steps)
         yield _tile(
             "Step time", _step_figure(steps, together), spread,
             f"Mean over complete steps, {'from one start to the next' if busy is not None else 'as annotated'}."
-            + "".join(f" {note[0].upper()}{note[1:]}." for note in step_notes(steps)),
+            + "".join(f" {note[0].upper()}{note[1:]}." for note in figures.step_notes(steps)),
         )  # fmt: skip
     elif busy is not None and busy.total_us is not None:
         yield _tile(
@@ -334,8 +302,8 @@ def _step_figure(steps: Steps, together: FixesTogether | None) -> Content:
 
 
 def _throughput_tile(rate: Throughput) -> Markup:
-    value, _, of = headline_text(rate).partition(" of ")
-    run = while_matrix_ops_run(rate)
+    value, _, of = figures.headline_text(rate).partition(" of ")
+    run = figures.while_matrix_ops_run(rate)
     note = (
         "FLOPs of known matrix ops over the whole time, idle time included, as a share of the peak rate. While matrix "
         f"ops run, they reach {shown_rate(rate.tflops_s)} TFLOPS/s. Achievable is the best rate measured on such a "
@@ -375,7 +343,7 @@ def _coverage(summary: Summary) -> Iterator[Content]:
 
 def _notice_line(summary: Summary) -> Markup | None:
     """The first two notices: a reader must know them before trusting a figure."""
-    said = [*filter(None, (impossible_text(summary),)), *(notice.text for notice in summary.notices[:2])]
+    said = [*filter(None, (figures.impossible_text(summary),)), *(notice.text for notice in summary.notices[:2])]
     if not said:
         return None
     items, more = [tag("li", prose(text)) for text in said], len(summary.notices) - 2
@@ -425,11 +393,13 @@ def _window_bar(summary: Summary) -> Markup | None:
         Part(label="idle", share=busy.idle, color="idle", note="Nothing ran on the device."),
     )
     shown = [part for part in parts if part.share > 0]
-    key = legend([(f"{part.label} {shown_percent(part.share)}", part.color) for part in shown])
+    key = charts.legend([(f"{part.label} {shown_percent(part.share)}", part.color) for part in shown])
     length = "" if busy.total_us is None else f", {shown_ms(busy.total_us)} ms"
-    window = "The window" if summary.steps is None else f"The {steps_text(summary.steps)}".removeprefix("The 1 ")
+    window = (
+        "The window" if summary.steps is None else f"The {figures.steps_text(summary.steps)}".removeprefix("The 1 ")
+    )
     window = f"{window[:1].upper()}{window[1:]}"
-    return tag("figure", tag("figcaption", f"{window}{length}"), stacked_bar(shown, window), key)
+    return tag("figure", tag("figcaption", f"{window}{length}"), charts.stacked_bar(shown, window), key)
 
 
 def _category_bar(rows: Sequence[CategoryRow], colors: Mapping[str, str], unit: str) -> Markup:
@@ -454,15 +424,15 @@ def _energy_bar(summary: Summary, colors: Mapping[str, str]) -> Markup | None:
 
 def _shares_bar(values: Sequence[tuple[str, float]], colors: Mapping[str, str], caption: str) -> Markup:
     total = sum(value for _, value in values) or 1.0
-    large = [(name, value) for name, value in values if colors.get(name, REST) != REST]
+    large = [(name, value) for name, value in values if colors.get(name, charts.REST) != charts.REST]
     parts = [Part(label=name, share=value / total, color=colors[name]) for name, value in large]
-    small = [(name, value) for name, value in values if colors.get(name, REST) == REST]
+    small = [(name, value) for name, value in values if colors.get(name, charts.REST) == charts.REST]
     if small:
         label = small[0][0] if len(small) == 1 else f"{len(small)} more"
         label = f"{_UNKNOWN} and others" if len(small) > 1 and _UNKNOWN in dict(small) else label
-        parts.append(Part(label=label, share=sum(value for _, value in small) / total, color=REST))
-    key = legend([(f"{part.label} {shown_share(part.share)}", part.color) for part in parts])
-    return tag("figure", tag("figcaption", caption), stacked_bar(parts, caption), key)
+        parts.append(Part(label=label, share=sum(value for _, value in small) / total, color=charts.REST))
+    key = charts.legend([(f"{part.label} {shown_share(part.share)}", part.color) for part in parts])
+    return tag("figure", tag("figcaption", caption), charts.stacked_bar(parts, caption), key)
 
 
 def _idle_table(summary: Summary) -> Markup | None:
@@ -486,7 +456,7 @@ def _waterfall(sheet: Sheet | None, whole: str) -> Markup | None:
         (str(name), float(own or 0) / US_PER_MS, float(best or 0) / US_PER_MS, float(least or 0) / US_PER_MS)
         for name, own, best, least in shown
     ]
-    return headroom_chart(rows, whole)
+    return charts.headroom_chart(rows, whole)
 
 
 def _path_table(path: Sheet | None, whole: str) -> Markup | None:
@@ -514,9 +484,8 @@ def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit:
     head = ["category", f"ms {per}", "% of the window" if unit == "device" else "%"]
     if unit == "device":
         head += ["TFLOPS/s", "TB/s", "bound by", "of roofline"]
-    rows = [tag("tr", list(_category_cells(row, colors, unit))) for row in lines_of_window(summary)]
-    figures = set(head) - {"category", "bound by"}
-    return scrolled(headings(*head, figures=figures), rows, kind="categories")
+    rows = [tag("tr", list(_category_cells(row, colors, unit))) for row in figures.lines_of_window(summary)]
+    return scrolled(headings(*head, figures=set(head) - {"category", "bound by"}), rows, kind="categories")
 
 
 def _ceilings(summary: Summary, ops: Sheet | None) -> Markup | None:
@@ -541,9 +510,9 @@ def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> I
     yield tag("td", f"{100 * row.share:.1f}", class_="n")
     if unit != "device" or swatch is None:
         return
-    yield tag("td", shown_tflops(row) or "–", class_="n")
-    yield tag("td", shown_tb_s(row) or "–", class_="n")
-    yield tag("td", bound_text(row))
+    yield tag("td", figures.shown_tflops(row) or "–", class_="n")
+    yield tag("td", figures.shown_tb_s(row) or "–", class_="n")
+    yield tag("td", figures.bound_text(row))
     yield tag("td", *_of_roofline(row.of_roofline), class_="n")
 
 
@@ -556,7 +525,7 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
         class_="gauge-box", width=60, height=8, aria_hidden="true",
     )  # fmt: skip
     yield tag("span", shown_share(share), class_="beside")
-    if is_impossible(share):
+    if figures.is_impossible(share):
         why = "Faster than the best rates measured on such a device; above its peak, a perf model is wrong."
         yield tag("abbr", " (!)", title=why)
 
@@ -568,7 +537,7 @@ def roofline(
     points, known = _points(ops, table)
     if not points:
         return None
-    shapes = marker_shapes(colors)
+    shapes = charts.marker_shapes(colors)
     used = [name for name in colors if any(point.category == name for point in points)]
     count = f"All {known} ops" if known > 1 else "The op"
     if known > len(points):
@@ -581,8 +550,8 @@ def roofline(
             f"{count} with both FLOPs and bytes known; the area of a mark is its share of device time. Select a mark "
             f"to go to its row below.{no_roofs}",
         ),
-        tag("div", roofline_chart(points, roofs, colors), class_="wide", tabindex="0"),
-        legend([(name, colors[name]) for name in used[:_LEGEND]], shapes),
+        tag("div", charts.roofline_chart(points, roofs, colors), class_="wide", tabindex="0"),
+        charts.legend([(name, colors[name]) for name in used[:_LEGEND]], shapes),
         _how(
             "The x axis is FLOPs per HBM byte of a call, from the recorded shapes and types. The y axis is FLOPs over "
             "the busy time of the call's kernels, averaged over calls. Solid roofs are the best rates measured on such "
@@ -623,9 +592,9 @@ def _device_lines(lines: Mapping[str, Sequence[tuple[float, float]]], what: str)
     """Charts of ``power_lines``: W, and MHz where clocks were sampled."""
     watts, clock = ({k: v for k, v in lines.items() if (k == CLOCK) == is_clock} for is_clock in (False, True))
     if watts:
-        yield line_chart(watts, f"ms of {what}", f"Power of the device, W ({' and '.join(watts)})")
+        yield charts.line_chart(watts, f"ms of {what}", f"Power of the device, W ({' and '.join(watts)})")
     if clock:
-        yield line_chart(clock, f"ms of {what}", "SM clock of the device, MHz (measured)")
+        yield charts.line_chart(clock, f"ms of {what}", "SM clock of the device, MHz (measured)")
 
 
 def timeline(
@@ -696,16 +665,18 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
     summary, timeline = by_title(sheets, "memory"), by_title(sheets, "memory_timeline")
     if summary is None or timeline is None:
         return None
-    charts: list[Content] = []
+    drawn: list[Content] = []
     parts = {str(device): part for device, part in timeline.frame.groupby("device", sort=False)}
     for device, op in plain_rows(summary.frame, ("device", "peak_op")):
         part = parts.get(str(device))
         if part is None:
             continue
-        chart = memory_chart(part["at_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op))
-        charts.append(tag("figure", tag("figcaption", str(device)), tag("div", chart, class_="wide", tabindex="0")))
+        chart = charts.memory_chart(
+            part["at_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op)
+        )
+        drawn.append(tag("figure", tag("figcaption", str(device)), tag("div", chart, class_="wide", tabindex="0")))
     text = "Memory that the allocators handed out during the recording. The label names the op open at the peak."
-    return joined(tag("h2", "Memory"), tag("p", text), *charts) if charts else None
+    return joined(tag("h2", "Memory"), tag("p", text), *drawn) if drawn else None
 
 
 def tree(drawn: Icicle | None, scope: str) -> Markup | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -20,10 +20,6 @@ from tracelens.report.document import Document, section, table
 from tracelens.report.export import meanings
 from tracelens.report.markup import Markup, tag
 from tracelens.types.units import shown_figure, shown_percent
-
-if TYPE_CHECKING:
-    from tracelens.predict.routing.exchange import RouteResult
-
 
 #: What a reader should know of times that no measurement stands behind.
 UNMEASURED = (

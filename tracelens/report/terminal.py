@@ -9,30 +9,7 @@ from typing import TextIO
 
 from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Unseen, Utilization
 from tracelens.files.safe_text import clipped, display_width, terminal_text, trace_name
-from tracelens.report.figures import (
-    AT_ONCE,
-    IDLE,
-    bound_sentence,
-    bound_text,
-    counts_of,
-    energy_text,
-    excluded_text,
-    first_fix,
-    first_gain,
-    gain_text,
-    headline_text,
-    impossible_text,
-    limit_text,
-    lines_of_window,
-    measured_text,
-    scope_text,
-    shown_tb_s,
-    shown_tflops,
-    step_notes,
-    together_text,
-    unseen_text,
-    while_matrix_ops_run,
-)
+from tracelens.report import figures
 from tracelens.types.records import Record
 from tracelens.types.units import FLOPS_PER_TFLOP, counted, shown_ms, shown_percent, shown_share
 
@@ -73,7 +50,7 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
             (1, 4, False, _CATEGORIES, _FINDINGS), (1, 4, False, 0, _FINDINGS), (1, 4, False, 0, 2),
             (1, 4, False, 0, 1), (1, 1, False, 0, 1))  # fmt: skip
     for notices, lines, tries, most, found in cuts:
-        table = [*_table(summary, max(most, least)), *_lines(impossible_text(summary), _YELLOW)]
+        table = [*_table(summary, max(most, least)), *_lines(figures.impossible_text(summary), _YELLOW)]
         rows = [*above, *table, *_findings(summary, found, tries=tries), *_notices(summary, notices, lines), *wrote]
         if len(rows) <= _LINES:
             break
@@ -98,26 +75,26 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
     else:
         yield _Row(text=f" {stem}{took}", style=_BOLD)
         yield from (_Row(text=f" {line}") for line in _wrapped(details, WIDTH - 1))
-    for sentence in (bound_sentence(summary), first_fix(summary)):
+    for sentence in (figures.bound_sentence(summary), figures.first_fix(summary)):
         yield from _lines(sentence, _BOLD)
     if summary.busy is not None:
         yield _Row(text="")
     line = "".join(_time(summary))
     if line:
         yield _Row(text=f" {line}")
-    notes = [] if summary.steps is None else list(step_notes(summary.steps))
-    for note in filter(None, (*notes, excluded_text(summary))):
+    notes = [] if summary.steps is None else list(figures.step_notes(summary.steps))
+    for note in filter(None, (*notes, figures.excluded_text(summary))):
         yield from (_Row(text=f"     {line}") for line in _wrapped(note, WIDTH - 5))
     if summary.throughput is not None:
-        yield _Row(text=f" {while_matrix_ops_run(summary.throughput)}")
+        yield _Row(text=f" {figures.while_matrix_ops_run(summary.throughput)}")
     if summary.utilization is not None:
         yield _Row(text=f" {_utilization(summary.utilization)}")
     if summary.busy is not None:
         yield from _busy(summary.busy)
     if summary.energy is not None:
-        yield from _lines(energy_text(summary.energy, summary.device.id), "")
+        yield from _lines(figures.energy_text(summary.energy, summary.device.id), "")
     if summary.measured_power is not None:
-        yield from _lines(measured_text(summary.measured_power), "")
+        yield from _lines(figures.measured_text(summary.measured_power), "")
 
 
 def _recording(summary: Summary) -> Iterator[str]:
@@ -129,7 +106,7 @@ def _recording(summary: Summary) -> Iterator[str]:
         of_world = f" of {source.world_size}" if source.world_size else ""
         yield f"rank{'s' if several else ''} {ranks}{of_world}"
     if summary.steps is not None or summary.busy is not None:
-        yield scope_text(summary.scope, numbers=False)
+        yield figures.scope_text(summary.scope, numbers=False)
     yield summary.device.shown
     if source.torch_version:
         yield f"torch {source.torch_version}"
@@ -169,7 +146,7 @@ def _time(summary: Summary) -> Iterator[str]:
     else:
         return
     if summary.throughput is not None and (summary.throughput.window_of_peak or 0.0) >= _TENTH:
-        yield f"   {headline_text(summary.throughput)}"
+        yield f"   {figures.headline_text(summary.throughput)}"
 
 
 def _utilization(used: Utilization) -> str:
@@ -178,7 +155,9 @@ def _utilization(used: Utilization) -> str:
         return f"{used.model_flops / FLOPS_PER_TFLOP:,.3g} TFLOP per step · {what}"
     shares = [("MFU", used.mfu, used.mfu_of_achievable), ("HFU", used.hfu, used.hfu_of_achievable)]
     partly = {"HFU": "at least "} if (used.hardware_coverage or 0) < COMPLETE else {}
-    of_peak = ", ".join(f"{name} {partly.get(name, '')}{limit_text(s)}" for name, s, _ in shares if s is not None)
+    of_peak = ", ".join(
+        f"{name} {partly.get(name, '')}{figures.limit_text(s)}" for name, s, _ in shares if s is not None
+    )
     achievable = ", ".join(f"{100 * share:.0f}" for _, _, share in shares if share is not None)
     return f"{of_peak}{f' ({achievable} % of achievable)' if achievable else ''} · {what}"
 
@@ -209,8 +188,8 @@ def _table(summary: Summary, most: int) -> Iterator[_Row]:
     rates = f" {'':<{_BAR}}{'TFLOPS/s':>9}{'TB/s':>11} {'bound by':<9}{'roofline':>9}" if on_device else ""
     yield _Row(text="")
     yield _Row(text=f" {title:<18}{'ms':>9}{'%':>6}{rates}", style=_DIM)
-    lines = lines_of_window(summary)
-    rest = [row for row in lines if row.name in (AT_ONCE, IDLE)] if on_device else []
+    lines = figures.lines_of_window(summary)
+    rest = [row for row in lines if row.name in (figures.AT_ONCE, figures.IDLE)] if on_device else []
     shown = _shown_categories(lines[: len(lines) - len(rest)], most)
     largest = max(row.time_us for row in shown)
     decimals = 1 if largest >= 50_000 else 2 if largest >= 5_000 else 3
@@ -261,9 +240,10 @@ def _time_cells(row: CategoryRow, decimals: int) -> str:
 
 
 def _rate_cells(row: CategoryRow) -> str:
-    tflops = shown_tflops(row) or "-"
-    roofline = "" if row.of_roofline is None else limit_text(row.of_roofline)
-    return f" {_bar(row.share)}{tflops:>9}{shown_tb_s(row) or '-':>11} {clipped(bound_text(row), 9):<9}{roofline:>9}"
+    tflops = figures.shown_tflops(row) or "-"
+    roofline = "" if row.of_roofline is None else figures.limit_text(row.of_roofline)
+    tb_s, bound = figures.shown_tb_s(row) or "-", clipped(figures.bound_text(row), 9)
+    return f" {_bar(row.share)}{tflops:>9}{tb_s:>11} {bound:<9}{roofline:>9}"
 
 
 def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
@@ -273,13 +253,13 @@ def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
         return
     per = "gain per step, certainty" if summary.steps else "gain, certainty"
     # What the first fix is stands above
-    title, fixed = f" look here first{counts_of(summary)}", first_gain(summary)
+    title, fixed = f" look here first{figures.counts_of(summary)}", figures.first_gain(summary)
     yield _Row(text="")
     yield _Row(text=title + f"{per:>{WIDTH - 1 - len(title)}}", style=_DIM)
     if unseen is not None:
         yield from _unseen(unseen)
     for number, finding in enumerate(shown, 1):
-        gain = f"{gain_text(finding)}, {finding.certainty}" if finding.gain_us is not None else ""
+        gain = f"{figures.gain_text(finding)}, {finding.certainty}" if finding.gain_us is not None else ""
         first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain), lines=4, rest=WIDTH - 4)
         padding = " " * (WIDTH - 4 - display_width(first) - len(gain))
         yield _Row(text=f" {number} {first}{padding}{gain}")
@@ -295,12 +275,12 @@ def _together(summary: Summary) -> Iterator[_Row]:
     """What the first findings gain one on top of the other."""
     if summary.together is not None:
         whole = "step" if summary.steps else "window"
-        for line in _wrapped(f"together: the {whole} takes {together_text(summary.together)}", WIDTH - 2):
+        for line in _wrapped(f"together: the {whole} takes {figures.together_text(summary.together)}", WIDTH - 2):
             yield _Row(text=f" {line}")
 
 
 def _unseen(unseen: Unseen) -> Iterator[_Row]:
-    yield from _lines(f"findings cannot see {unseen_text(unseen)}", _YELLOW)
+    yield from _lines(f"findings cannot see {figures.unseen_text(unseen)}", _YELLOW)
     *more, last = _wrapped(unseen.command or "", WIDTH - 6)
     # A shell joins lines that end in a backslash
     typed = [*(f"{line} \\" for line in more), last]

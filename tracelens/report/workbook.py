@@ -21,6 +21,7 @@ from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilizatio
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.cells import Value, plain_columns, plain_values
 from tracelens.files.safe_text import is_formula_like, xml_text
+from tracelens.report import xlsx_file as xlsx
 from tracelens.report.assembly import Sheet
 from tracelens.report.figures import (
     bound_sentence,
@@ -33,24 +34,7 @@ from tracelens.report.figures import (
     together_text,
     unseen_text,
 )
-from tracelens.report.xlsx_file import (
-    RELATIONS,
-    Chart,
-    ColumnStyles,
-    Note,
-    Style,
-    Styles,
-    Worksheet,
-    column_letter,
-    edge,
-    escape_xml,
-    font,
-    reference,
-    row_xml,
-    rows_xml,
-    solid,
-    write_xlsx,
-)
+from tracelens.report.xlsx_file import Chart, ColumnStyles, Note, Style, Styles, Worksheet, edge, font, solid
 from tracelens.schema import COUNT, MS, TEXT, US, TableColumn, column_title
 from tracelens.schema import PERCENT as PERCENT_OF_100
 from tracelens.types.records import Record
@@ -392,11 +376,11 @@ def share_chart(title: str, bars: tuple[int, int], rows: int, place: int, headin
 
     ``place``: the column where it stands; ``heading``: what it shows.
     """
-    names, shares = (column_letter(column) for column in bars)
+    names, shares = (xlsx.column_letter(column) for column in bars)
     last = 1 + min(rows, _MOST_BARS)
-    sheet = escape_xml(reference(title))
+    sheet = xlsx.escape_xml(xlsx.reference(title))
     xml = (
-        f'<c:chartSpace xmlns:c="{_DRAWING}/chart" xmlns:a="{_DRAWING}/main" xmlns:r="{RELATIONS}"><c:chart>'
+        f'<c:chartSpace xmlns:c="{_DRAWING}/chart" xmlns:a="{_DRAWING}/main" xmlns:r="{xlsx.RELATIONS}"><c:chart>'
         f"{_title(heading)}"
         '<c:plotArea><c:layout/><c:barChart><c:barDir val="bar"/><c:grouping val="clustered"/><c:ser>'
         f'<c:idx val="0"/><c:order val="0"/><c:tx><c:strRef><c:f>{sheet}!${shares}$1</c:f></c:strRef></c:tx><c:spPr>'
@@ -417,7 +401,7 @@ def share_chart(title: str, bars: tuple[int, int], rows: int, place: int, headin
 def _title(text: str) -> str:
     return (
         "<c:title><c:tx><c:rich><a:bodyPr/><a:p><a:pPr><a:defRPr/></a:pPr><a:r>"
-        f'<a:t>{escape_xml(text)}</a:t></a:r></a:p></c:rich></c:tx><c:overlay val="0"/></c:title>'
+        f'<a:t>{xlsx.escape_xml(text)}</a:t></a:r></a:p></c:rich></c:tx><c:overlay val="0"/></c:title>'
     )
 
 
@@ -476,7 +460,7 @@ def write_workbook_to(
     scope = scope_text(summary.scope)
     tables = [_worksheet(part, styles, scope) for part in parts]
     title = f"Trace report of {summary.input.file}"
-    write_xlsx(file, [about, *tables], styles, title=title, differences=_RED)
+    xlsx.write_xlsx(file, [about, *tables], styles, title=title, differences=_RED)
 
 
 def tables_xlsx(
@@ -492,7 +476,9 @@ def tables_xlsx(
     styles, content = Styles(), io.BytesIO()
     full = {title: frame for title, frame in frames.items() if len(frame)} or dict([*frames.items()][:1])
     made = [_plain_sheet(title, frame, meanings, titles) for title, frame in full.items()]
-    write_xlsx(content, [_worksheet(part, styles, "") for part in _parts(made, MAX_ROWS)], styles, differences=_RED)
+    xlsx.write_xlsx(
+        content, [_worksheet(part, styles, "") for part in _parts(made, MAX_ROWS)], styles, differences=_RED
+    )
     return content.getvalue()
 
 
@@ -573,7 +559,7 @@ def _worksheet(part: _Part, styles: Styles, scope: str) -> Worksheet:
     widths = [_width(column, part.values(column), is_first=i == 0) for i, column in enumerate(columns)]
     lines = max((_header_lines(column.title, width) for column, width in zip(columns, widths, strict=True)), default=1)
     headers = [column.title for column in columns]
-    header = row_xml(1, 8 + 14 * lines, headers, [styles.index(_HEADER)] * len(columns)).encode()
+    header = xlsx.row_xml(1, 8 + 14 * lines, headers, [styles.index(_HEADER)] * len(columns)).encode()
     body = _rows(part, [_column_styles(column, styles, is_first=i == 0) for i, column in enumerate(columns)])
     bars = charted_columns(columns)
     return Worksheet(
@@ -582,7 +568,7 @@ def _worksheet(part: _Part, styles: Styles, scope: str) -> Worksheet:
         widths=widths,
         tab=_TAB_FAMILY if sheet.is_family else _TAB_FIXED,
         zoom=90,
-        filtered=f"A1:{column_letter(max(1, len(columns)))}{rows + 1}",
+        filtered=f"A1:{xlsx.column_letter(max(1, len(columns)))}{rows + 1}",
         rules=list(_rules(columns, rows + 1)),
         notes=[
             Note(column=number, text=text, height=28 + 18 * math.ceil(len(text) / 42))
@@ -614,7 +600,7 @@ def _column_styles(column: TableColumn, styles: Styles, *, is_first: bool) -> Co
 
 def _rows(part: _Part, styles: Sequence[ColumnStyles]) -> Iterator[bytes]:
     """The values are taken from the frame again when the sheet is written: one sheet's are in memory, not all."""
-    yield from rows_xml([part.values(column) for column in part.sheet.columns], styles, first_row=2)
+    yield from xlsx.rows_xml([part.values(column) for column in part.sheet.columns], styles, first_row=2)
 
 
 #: How a share above its limit looks.
@@ -638,7 +624,7 @@ _OF_LIMIT = (
 def _rules(columns: Sequence[TableColumn], last: int) -> Iterator[tuple[str, str]]:
     """Bars in columns of shares; what reaches its limit in green, what exceeds it in red."""
     for number, column in enumerate(columns, 1):
-        cells = f"{column_letter(number)}2:{column_letter(number)}{last}"
+        cells = f"{xlsx.column_letter(number)}2:{xlsx.column_letter(number)}{last}"
         if column.look == "share":
             yield cells, _BAR.format(2 * number)
         elif column.look == "of_limit" and column.statistic != "std":
@@ -709,11 +695,11 @@ def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksh
     for number, line in enumerate(lines, 1):
         cells = (*line.cells, *(None,) * (4 - len(line.cells)))
         numbers = [styles.index(_about_style(line, index, value)) for index, value in enumerate(cells)]
-        rows.append(row_xml(number, _about_height(line), cells, numbers))
+        rows.append(xlsx.row_xml(number, _about_height(line), cells, numbers))
         if line.link:
             links[f"A{number}"] = line.link
         if line.kind == "said":
-            merged.append(f"A{number}:{column_letter(len(_ABOUT_WIDTHS))}{number}")
+            merged.append(f"A{number}:{xlsx.column_letter(len(_ABOUT_WIDTHS))}{number}")
     return Worksheet(
         title=ABOUT,
         rows=["".join(rows).encode()],
@@ -721,7 +707,7 @@ def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksh
         frozen=(0, 1),
         tab="D9822B",
         grid=False,
-        printed=f"$A$1:${column_letter(len(_ABOUT_WIDTHS))}${len(rows)}",
+        printed=f"$A$1:${xlsx.column_letter(len(_ABOUT_WIDTHS))}${len(rows)}",
         links=links,
         merged=merged,
         chart=chart,
