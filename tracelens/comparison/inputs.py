@@ -7,16 +7,17 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.compared import AT_ONCE, IDLE
-from tracelens.comparison.sides import Call, CallWork, HostSeries, Recorded, Side, StepJoules
+from tracelens.comparison.sides import Call, CallWork, Floats, Recorded, Side, StepJoules
 from tracelens.comparison.traced_side import recorded_ranks
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
@@ -29,6 +30,10 @@ from tracelens.types.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US
 _SCHEMAS = ("tracelens.report/2", "tracelens.report/1")
 #: What a report calls all collectives together, and the device events that no op launched.
 _COLLECTIVES, _UNLINKED = "collectives", "(unlinked kernels)"
+#: What reading a file of ours raises that is not whole.
+_DAMAGED = (
+    OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, msgspec.ValidationError
+)  # fmt: skip
 
 
 def read_report(path: Path, name: str) -> Side:
@@ -42,8 +47,8 @@ def read_report(path: Path, name: str) -> Side:
             )
         if document["busy"] is None:
             raise InputError(f"{path} has no device work: there is nothing to compare")
-        one = _recorded_of_report(document)
-    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        one = _typed(_plain(_recorded_of_report(document)))
+    except _DAMAGED as error:
         raise InputError(f"{path} is not a complete report ({error}): run 'tracelens report' again") from error
     steps = document["step"]["count"] if document["step"] else 1
     mean = f"the mean of {steps} steps as one and " if steps > 1 else ""
@@ -214,19 +219,18 @@ def write_side(side: Side, path: Path) -> None:
 
 
 def _plain(one: Recorded) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for field in fields(one):
-        value = getattr(one, field.name)
-        if (field.name == "joules" and value is None) or (field.name == "is_skewed" and not value):
-            continue
-        if isinstance(value, np.ndarray):
-            value = value.tolist()
-        elif field.name == "joules":
-            value = {own.name: getattr(value, own.name) for own in fields(value)}
-        elif field.name in ("calls", "rates", "host"):
-            value = [[getattr(each, own.name) for own in fields(each)] for each in value]
-        found[field.name] = list(value) if isinstance(value, tuple) else value
-    return found
+    found: dict[str, Any] = msgspec.to_builtins(one, enc_hook=np.ndarray.tolist)
+    return {key: found[key] for key in found if found[key] or key not in ("joules", "is_skewed")}
+
+
+def _typed(found: dict[str, Any]) -> Recorded:
+    """ValidationError where a value has another type than its field; unknown numbers may be null."""
+    rates = [[np.nan if value is None else value for value in each[:3]] + each[3:] for each in found["rates"]]
+    return msgspec.convert({**found, "rates": rates}, Recorded, dec_hook=_column)
+
+
+def _column(kind: Any, values: Any) -> Any:
+    return np.array(values, np.float64 if kind == Floats else np.int64)
 
 
 def is_stored(path: Path) -> bool:
@@ -252,72 +256,14 @@ def read_side(path: Path) -> Side:
     except FileNotFoundError:
         known = ", ".join(baselines(path.parent)) or "none"
         raise InputError(f"there is no baseline {path}; known in {path.parent}: {known}") from None
-    except (
-        OSError,
-        EOFError,
-        LookupError,
-        TypeError,
-        ValueError,
-        ArithmeticError,
-        AttributeError,
-        zlib.error,
-    ) as error:
+    except (*_DAMAGED, EOFError, zlib.error) as error:
         raise InputError(f"{path} is not a baseline, or it is damaged ({error}): save it again") from error
 
 
 def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
-    texts = {"source", "device", "device_label", "torch", "typical", "rank", "has_steps", "is_ordered"}
-    names, values = [field.name for field in fields(Call)], dict[str, Any]()
-    for field in fields(Recorded):
-        if field.name == "host":
-            # Baselines of before it was recorded have none
-            values["host"] = tuple(_host_of_baseline(each) for each in found.get("host", ()))
-            continue
-        if field.name == "joules":
-            values["joules"] = _joules_of(found.get("joules"))
-            continue
-        if field.name == "is_skewed":
-            values["is_skewed"] = found.get("is_skewed", False)
-            continue
-        value = found[field.name]
-        if field.name in texts:
-            values[field.name] = value
-        elif field.name == "calls":
-            values[field.name] = tuple(_call_of_baseline(names, each) for each in value)
-        elif field.name == "rates":
-            values[field.name] = tuple(_rates_of_baseline(each) for each in value)
-        else:
-            kind = np.float64 if field.name == "repeats" else np.int64
-            values[field.name] = tuple(value) if field.name == "kernel_names" else np.array(value, kind)
-    one = Recorded(**values)
+    one = _typed(found)
     _refuse_out_of_range(one)
     return one
-
-
-def _call_of_baseline(names: Sequence[str], values: list[Any]) -> Call:
-    """Baselines of before it was recorded do not say what was compiled."""
-    known = [*values, False] if len(values) == len(names) - 1 else values
-    return Call(**dict(zip(names, known, strict=True)))
-
-
-def _host_of_baseline(values: list[Any]) -> HostSeries:
-    cause, name, count, ns = values
-    return HostSeries(cause=cause, name=name, count=tuple(count), ns=tuple(ns))
-
-
-def _joules_of(values: dict[str, Any] | None) -> StepJoules | None:
-    """Of a baseline; None where it has none."""
-    if values is None:
-        return None
-    series = {key: tuple(values[key]) for key in ("modelled", "low", "high", "measured")}
-    return StepJoules(**series, idle_w=values["idle_w"])
-
-
-def _rates_of_baseline(values: list[Any]) -> CallWork:
-    """Unknown numbers are null in the file."""
-    *numbers, bound, engine = values
-    flops, hbm_bytes, roofline_us = (np.nan if value is None else float(value) for value in numbers)
-    return CallWork(flops=flops, hbm_bytes=hbm_bytes, roofline_us=roofline_us, bound=bound, engine=engine)
 
 
 #: A float tells numbers of calls apart below this.

@@ -82,7 +82,7 @@ def _around(name: str, at: int) -> str:
 Floats = npt.NDArray[np.float64]
 
 
-class Call(Record, frozen=True, kw_only=True):
+class Call(Record, frozen=True, kw_only=True, array_like=True):
     """A distinct call: an op with its arguments, a kernel that stands for itself, or a cause of idle time.
 
     ``kernel`` is empty for a whole op, else the kernel that is meant; ``shapes``, ``dtypes``: as recorded. ``work``:
@@ -100,15 +100,6 @@ class Call(Record, frozen=True, kw_only=True):
     work: str | None = None
     is_compiled: bool = False
 
-    def __post_init__(self) -> None:
-        """TypeError for what a file has in place of a text: calls are keys."""
-        if not all(isinstance(text, str) for text in (self.name, self.category, self.kernel)):
-            raise TypeError("a call needs a name and a category")
-        if not _are_texts_or_none(self.shapes, self.dtypes, self.module, self.work):
-            raise TypeError(f"shapes, types, modules and work of {self.name[:40]!r} must be strings")
-        if not isinstance(self.is_compiled, bool):
-            raise TypeError("is_compiled must be true or false")
-
     @property
     def is_idle(self) -> bool:
         return self.category == IDLE
@@ -119,7 +110,7 @@ class Call(Record, frozen=True, kw_only=True):
         return family(self.kernel) if self.kernel else self.name
 
 
-class CallWork(Record, frozen=True, kw_only=True):
+class CallWork(Record, frozen=True, kw_only=True, array_like=True):
     """What is known of one call's work; NaN is unknown. ``engine``: ``matrix_bf16``, None where nothing is computed."""
 
     flops: float = np.nan
@@ -128,30 +119,14 @@ class CallWork(Record, frozen=True, kw_only=True):
     bound: str | None = None
     engine: str | None = None
 
-    def __post_init__(self) -> None:
-        """TypeError for what a file has in place of a text."""
-        if not _are_texts_or_none(self.bound, self.engine):
-            raise TypeError("what bounds a call, and what it computes in, must be strings")
 
-
-def _are_texts_or_none(*values: object) -> bool:
-    return all(isinstance(value, str | None) for value in values)
-
-
-class HostSeries(Record, frozen=True, kw_only=True):
+class HostSeries(Record, frozen=True, kw_only=True, array_like=True):
     """Host calls of one name that say a ``cause`` of idle time: how many each step has, and their ns."""
 
     cause: str
     name: str
     count: tuple[float, ...]
     ns: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        """TypeError for what a file has in place of a text or a number."""
-        if not _are_texts_or_none(self.cause, self.name):
-            raise TypeError("a host call's cause and name must be strings")
-        if not all(isinstance(number, int | float) for number in (*self.count, *self.ns)):
-            raise TypeError("counts and times of host calls must be numbers")
 
 
 class StepJoules(Record, frozen=True, kw_only=True):
@@ -166,12 +141,12 @@ class StepJoules(Record, frozen=True, kw_only=True):
     idle_w: float | None = None
 
     def __post_init__(self) -> None:
-        """TypeError for what a file has in place of joules."""
+        """ValueError for what a file has in place of joules."""
         numbers = (*self.modelled, *self.low, *self.high, *self.measured, self.idle_w or 0.0)
-        if not all(isinstance(number, int | float) and number >= 0 for number in numbers):
-            raise TypeError("joules must be numbers of 0 or more")
+        if not all(number >= 0 for number in numbers):
+            raise ValueError("joules must be numbers of 0 or more")
         if not len(self.modelled) == len(self.low) == len(self.high):
-            raise TypeError("as many steps must have joules as have their bounds")
+            raise ValueError("as many steps must have joules as have their bounds")
 
 
 #: ``Recorded.device_label`` of a trace that does not say its device.
@@ -215,16 +190,6 @@ class Recorded(Record, frozen=True, kw_only=True, eq=False):
     is_skewed: bool = False
     host: tuple[HostSeries, ...] = ()
     joules: StepJoules | None = None
-
-    def __post_init__(self) -> None:
-        """TypeError where a file has another type in place of a text or a number."""
-        texts = (self.source, self.device_label, *self.kernel_names)
-        if not all(isinstance(text, str) for text in texts) or not _are_texts_or_none(self.device, self.torch):
-            raise TypeError("source, device and kernels must be strings")
-        if not isinstance(self.typical, int) or not isinstance(self.rank, int | None):
-            raise TypeError("typical and rank must be whole numbers")
-        if not all(isinstance(each, bool) for each in (self.has_steps, self.is_ordered, self.is_skewed)):
-            raise TypeError("has_steps, is_ordered and is_skewed must be true or false")
 
 
 class Side(Record, frozen=True, kw_only=True, eq=False):
