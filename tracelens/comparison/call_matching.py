@@ -135,13 +135,10 @@ def implausible(rows: Sequence[Row], sides: Sequence[Numbered], units: Sequence[
 
 
 def _is_guess(row: Row, sides: Sequence[Numbered]) -> bool:
-    if row.how != SAME_PLACE or (len(row.a) == len(row.b) == 1 and _role(row.a, sides[0]) == _role(row.b, sides[1])):
+    if row.how != SAME_PLACE or not row.a or not row.b:
         return False
-    return bool(row.a and row.b)
-
-
-def _role(calls: tuple[int, ...], side: Numbered) -> str:
-    return call_role(side.calls[calls[0]])
+    a, b = (call_role(side.calls[calls[0]]) for side, calls in zip(sides, (row.a, row.b), strict=True))
+    return a != b or not len(row.a) == len(row.b) == 1
 
 
 def taken_apart(
@@ -455,20 +452,16 @@ class _Rows:
         key: Hashable = token if token >= 0 else (side, call)
         if (known := self._of.get(key)) is not None:
             return known
+        row = Row(a=() if side else (call,), b=(call,) if side else (), how=ONLY_B if side else ONLY_A)
         if token >= 0:
-            return self._number(key, Row(
-                a=tuple(self._calls[0][token]), b=tuple(self._calls[1][token]), how=self._how[token],
-            ))  # fmt: skip
-        alone = Row(a=() if side else (call,), b=(call,) if side else (), how=ONLY_B if side else ONLY_A)
-        return self._number(key, alone)
+            row = Row(a=tuple(self._calls[0][token]), b=tuple(self._calls[1][token]), how=self._how[token])
+        return self._number(key, row)
 
     def _of_block(self, block: AlignedBlock, sequences: Sequence[list[int]]) -> int:
         """The row of what became one another."""
-        a, b = ([sequence[position] for position in part] for part, sequence in zip(block[:2], sequences, strict=True))
-        calls = tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b))
-        key = block.how, *calls
-        known = self._of.get(key)
-        return self._number(key, Row(a=calls[0], b=calls[1], how=block.how)) if known is None else known
+        a, b = (tuple(dict.fromkeys(sequence[position] for position in part))
+                for part, sequence in zip(block[:2], sequences, strict=True))  # fmt: skip
+        return self._number((block.how, a, b), Row(a=a, b=b, how=block.how))
 
     def of_blocks(self, blocks: Iterable[AlignedBlock], one: Ints, other: Ints) -> tuple[Ints, Ints]:
         """The row of each position of two steps; calls that have one already keep it."""

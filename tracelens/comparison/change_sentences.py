@@ -93,7 +93,9 @@ def cause_of(row: ComparedRow) -> str:
 
 
 def _of_same_op(row: ComparedRow, a: RowSide, b: RowSide) -> str:
-    if differs(a.calls, b.calls) and _mostly_calls(row.change_ms, a, b):
+    by_calls_ms = (b.calls - a.calls) * (a.ms / a.calls + b.ms / b.calls) / 2
+    # The number of calls explains more of a change than what one of them takes
+    if differs(a.calls, b.calls) and abs(row.change_ms - by_calls_ms) <= abs(by_calls_ms):
         return CALLS
     if a.dtypes != b.dtypes and a.dtypes and b.dtypes:
         return TYPE
@@ -109,12 +111,6 @@ def _of_same_op(row: ComparedRow, a: RowSide, b: RowSide) -> str:
 def differs(one: float, other: float) -> bool:
     """Whether two counts or amounts are not the same."""
     return abs(one - other) > _DIFFERS * max(abs(one), abs(other))
-
-
-def _mostly_calls(change_ms: float, a: RowSide, b: RowSide) -> bool:
-    """Whether the number of calls explains more of a change than what one of them takes."""
-    by_calls = (b.calls - a.calls) * (a.ms / a.calls + b.ms / b.calls) / 2
-    return abs(change_ms - by_calls) <= abs(by_calls)
 
 
 def _other_work(match: str, a: RowSide, b: RowSide) -> bool:
@@ -218,18 +214,15 @@ def _taken_in(rows: Sequence[ComparedRow], compiled: Sequence[tuple[int, int]], 
     """The rows that side ``which`` alone compiled; ``compiled``: there and on the other side."""
     own, rest = [], []
     for at, (row, (here, there)) in enumerate(zip(rows, compiled, strict=True)):
-        if here and not there and row.cause in _TAKEN_IN and not _is_of_links(row):
+        if here and not there and row.cause in _TAKEN_IN and not (row.is_idle or row_role(row) in _OF_LINKS):
             own.append(at)
         elif not here and not there and _is_taken(row, which):
             rest.append(at)
     is_region = max((compiled[at][0] for at in own), default=0) > 1 or len(own) >= _LEAST_REPEATED_ROWS
-    return [*own, *rest] if is_region and _is_in_another_way([rows[at] for at in own], bool(rest)) else []
-
-
-def _is_in_another_way(rows: Sequence[ComparedRow], has_rest: bool) -> bool:
-    """Whether these are not another program's calls, which one side alone has, nor the same with other kernels."""
-    is_both = has_rest or any(row.a and row.b for row in rows)
-    return is_both and any(row.cause not in (KERNEL, WORK) for row in rows)
+    # Neither another program's calls, which one side alone has, nor the same with other kernels
+    is_of_both = bool(rest) or any(rows[at].a and rows[at].b for at in own)
+    is_in_another_way = is_of_both and any(rows[at].cause not in (KERNEL, WORK) for at in own)
+    return [*own, *rest] if is_region and is_in_another_way else []
 
 
 def _is_taken(row: ComparedRow, which: int) -> bool:
@@ -238,10 +231,6 @@ def _is_taken(row: ComparedRow, which: int) -> bool:
         return False
     calls = [side.calls if side else 0.0 for side in (row.a, row.b)]
     return calls[which] < calls[1 - which]
-
-
-def _is_of_links(row: ComparedRow) -> bool:
-    return row.is_idle or row_role(row) in _OF_LINKS
 
 
 def _compiled_text(group: RowGroup) -> str:
@@ -272,11 +261,6 @@ def with_repeats(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
         for number in numbers if (ratio > 1) in several else ():
             found[number] = replace(rows[number], cause=REPEATS)
     return found
-
-
-def _repeats_key(row: ComparedRow) -> Hashable:
-    """Whether it runs more often, or less: a part has calls that other parts have, too, in other numbers."""
-    return bool(row.a and row.b and row.b.calls > row.a.calls)
 
 
 def ratio_of(row: ComparedRow) -> Fraction | None:
@@ -331,12 +315,7 @@ def with_clock(rows: Sequence[ComparedRow], *, same_device: bool) -> list[Compar
     if clock is None:
         return list(rows)
     everything = _agrees([row for row in scaled if not is_compute_bound(row)], clock)
-    return _with_cause(rows, scaled if everything else bound, clock, EVERYTHING if everything else CLOCK)
-
-
-def _with_cause(
-    rows: Sequence[ComparedRow], candidates: Sequence[ComparedRow], clock: float, cause: str
-) -> list[ComparedRow]:
+    candidates, cause = (scaled, EVERYTHING) if everything else (bound, CLOCK)
     moved = {id(row) for row in candidates if _near(_slower(row), 1 / clock)}
     return [replace(row, cause=cause) if id(row) in moved else row for row in rows]
 
@@ -660,14 +639,12 @@ def _kernel_that_changed(group: RowGroup) -> tuple[str, tuple[float, float]] | N
 def _unlike_median(group: RowGroup, slower: float) -> str:
     """`` in the mean, the median kernel 0.3 % slower``: where some calls alone changed."""
     medians = [ratio for row in group.rows if (ratio := median_ratio(row)) is not None]
-    if abs(slower - 1) < _TOLD_APART or len(medians) < len(group.rows):
-        return ""
-    if any(abs(ratio - 1) > abs(slower - 1) / 2 for ratio in medians):
+    is_known = abs(slower - 1) >= _TOLD_APART and len(medians) == len(group.rows)
+    if not is_known or any(abs(ratio - 1) > abs(slower - 1) / 2 for ratio in medians):
         return ""
     typical = sum(medians) / len(medians)
-    return (
-        f" in the mean, the median kernel {'as before' if abs(typical - 1) < _AS_BEFORE else slower_text(1.0, typical)}"
-    )
+    changed = "as before" if abs(typical - 1) < _AS_BEFORE else slower_text(1.0, typical)
+    return f" in the mean, the median kernel {changed}"
 
 
 def _clock_text(group: RowGroup) -> str:
@@ -731,18 +708,11 @@ def _some_ranks(group: RowGroup) -> str:
     told = {what: ms for what, ms in parts.items() if abs(ms) >= _LEAST_PART * abs(after - before)}
     named = [f"{signed_ms(told[what])} {what}" for what in sorted(told, key=lambda what: -abs(told[what]))]
     of = f"{before:,.3g} -> {after:,.3g} ms outside of collectives"
-    others = (
-        _others(len(group.ranks) - len(alone), len(alone), less=after < before)
-        if any(map(is_sent, group.rows))
-        else "the others are as before"
-    )
+    rest, others = len(group.ranks) - len(alone), "the others are as before"
+    if any(map(is_sent, group.rows)):
+        who = "the other rank waits" if rest == 1 else f"the other {rest} wait"
+        others = f"{who} {'less ' if after < before else ''}for {'it' if len(alone) == 1 else 'them'}"
     return f"{slower_text(before, after)}, {of} ({named_and_more(named)}); {others}"
-
-
-def _others(rest: int, alone: int, *, less: bool) -> str:
-    """``the other 7 wait for it``."""
-    who = "the other rank waits" if rest == 1 else f"the other {rest} wait"
-    return f"{who} {'less ' if less else ''}for {'it' if alone == 1 else 'them'}"
 
 
 def part_of_ranks(row: ComparedRow) -> str:
@@ -763,10 +733,7 @@ class _Says(Record, frozen=True):
 
 def _is_another_magnitude(row: ComparedRow) -> bool:
     """Whether a call takes twice or half as long: no sentence of it is one with those of a few percent."""
-    if row.a is None or row.b is None or not row.a.kernel_ms or not row.b.kernel_ms:
-        return False
-    ratio = row.b.kernel_ms / row.b.calls / (row.a.kernel_ms / row.a.calls)
-    return not 0.5 < ratio < 2
+    return bool(row.b and row.b.kernel_ms) and not 0.5 < _slower(row) < 2
 
 
 def _own_ops(row: ComparedRow) -> Hashable:
@@ -787,7 +754,8 @@ SAYS = {
     REPLACED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} -> {group.ops(group.b)} on {group.calls}"),
     ELSEWHERE: _Says(lambda row: None, _elsewhere),
     CALLS: _Says(_own_ops, _calls),
-    REPEATS: _Says(_repeats_key, _repeats),
+    # A part has calls that other parts have, too, in other numbers
+    REPEATS: _Says(lambda row: bool(row.a and row.b and row.b.calls > row.a.calls), _repeats),
     TYPE: _Says(_types_of_row, _type_text),
     WORK: _Says(lambda row: _times_the_flops(row) or _own_ops(row), _work),
     KERNEL: _Says(_kernel_key, _kernels),
@@ -882,7 +850,8 @@ def changes_of(
     parts, chance = _parts_beyond_chance(rows, chance, intervals)
     found += parts
     found.sort(key=lambda change: (-abs(change.change_ms), change.text))
-    facts.sort(key=lambda change: (-sum(side.kernel_ms for side in _sides(rows, change)), change.text))
+    sides_of = {id(fact): [side for at in fact.rows for side in (rows[at].a, rows[at].b) if side] for fact in facts}
+    facts.sort(key=lambda change: (-sum(side.kernel_ms for side in sides_of[id(change)]), change.text))
     rest = [_noise(rows, chance, [] if is_known or explains else host, is_known=is_known)] if chance else []
     return tuple(
         change if is_known else replace(change, low_ms=None, high_ms=None) for change in (*found, *facts, *rest)
@@ -1144,10 +1113,6 @@ def _is_alike(group: RowGroup) -> bool:
         side.kernel_ms for row in group.rows if (side := row.a) and abs(_slower(row) - 1 - share) <= abs(share) / 2
     )
     return near >= _LEAST_AGREEING * group.kernel_ms[0]
-
-
-def _sides(rows: Sequence[ComparedRow], change: Change) -> list[RowSide]:
-    return [side for at in change.rows for side in (rows[at].a, rows[at].b) if side]
 
 
 def _is_fact(group: RowGroup, cause: str, *, is_known: bool) -> bool:

@@ -13,7 +13,7 @@ from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.ranks.rank_summary import ranks_text
 from tracelens.comparison.call_matching import Difference, Matching, Numbered, by_kernel, match
 from tracelens.comparison.change_sentences import changes_of, explained
-from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, RowSide, SideSummary
+from tracelens.comparison.compared import ComparedRow, Comparison, RowSide, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
@@ -50,7 +50,13 @@ def compare(
     """
     asked = build_options(CompareOptions, given, options)
     gates = asked.gates
-    one, other = (side_of(str(side), analysis_options(asked), asked.baselines) for side in (a, b))
+    read_with = AnalysisOptions(
+        device=HardwareSpec.load(asked.device) if asked.device else None,
+        extensions=tuple(load_extension(spec) for spec in asked.extension if spec != NONE),
+        bundled=NONE not in asked.extension,
+        steps=asked.steps,
+    )
+    one, other = (side_of(str(side), read_with, asked.baselines) for side in (a, b))
     if one.name == other.name:
         one, other = (replace(side, name=name) for side, name in zip((one, other), told_apart(a, b), strict=True))
     return compare_sides(one, other, gates)
@@ -66,16 +72,6 @@ def told_apart(a: str | PathLike[str], b: str | PathLike[str]) -> list[str]:
     most = max(map(len, parts))
     length = next((n for n in range(1, most + 1) if parts[0][-n:] != parts[1][-n:]), 1)
     return [str(Path(*own[-length:])) for own in parts]
-
-
-def analysis_options(asked: CompareOptions) -> AnalysisOptions:
-    """What both sides are read with."""
-    return AnalysisOptions(
-        device=HardwareSpec.load(asked.device) if asked.device else None,
-        extensions=tuple(load_extension(spec) for spec in asked.extension if spec != NONE),
-        bundled=NONE not in asked.extension,
-        steps=asked.steps,
-    )
 
 
 def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Comparison:
@@ -120,7 +116,8 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,
-        ranks=_bounded(ranks, noise),
+        # One step on either side says nothing of bounds
+        ranks=tuple(rank if noise.is_known else replace(rank, low_ms=None, high_ms=None) for rank in ranks),
         energy=energy,
     )
     results = [check(gate, found, rows, intervals.of_steps) for gate in gates]
@@ -130,11 +127,6 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
 def _idle_ms(rows: Sequence[ComparedRow], side: str) -> float:
     of_side: list[RowSide | None] = [getattr(row, side) for row in rows if row.is_idle]
     return sum(each.ms for each in of_side if each)
-
-
-def _bounded(ranks: Sequence[RankChange], noise: Noise) -> tuple[RankChange, ...]:
-    """Without bounds where one step on either side says nothing of them."""
-    return tuple(rank if noise.is_known else replace(rank, low_ms=None, high_ms=None) for rank in ranks)
 
 
 def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) -> tuple[list[int], list[ComparedRow]]:

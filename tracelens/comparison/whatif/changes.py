@@ -167,7 +167,8 @@ def narrower(plan: ChangePlan, text: str) -> None:
     dtype = DType.parse(text) if precision is None else precision.dtype
     if dtype is None:
         raise UsageError.unknown("precision", text, [*(each.value for each in Precision), "int8"])
-    found = [code for code, model in enumerate(plan.models) if isinstance(model, GEMM) and _is_wider(model, dtype)]
+    products = [(code, model, model.dtype) for code, model in enumerate(plan.models) if isinstance(model, GEMM)]
+    found = [(code, model) for code, model, own in products if own and own.bits > dtype.bits and not own.is_complex]
     unknown = _products_of_unknown_size(plan)
     if not found and not unknown.any():
         raise UsageError(f"{plan.subject.table.source}: no GEMM computes in a wider type than {text}")
@@ -176,21 +177,15 @@ def narrower(plan: ChangePlan, text: str) -> None:
     if not found:
         return
     converted = []
-    for code in found:
-        model = plan.models[code]
-        if isinstance(model, GEMM):
-            out = resolved(model.dtype_out, model.dtype)
-            shape = (model.b, model.m, model.k)
-            read, written = Operand(shape=shape, dtype=model.dtype), Operand(shape=shape, dtype=dtype)
-            converted.append(UnaryElementwise(shape=shape, inputs=(read,), outputs=(written,)))
-            plan.models[code] = replace(model, dtype=dtype, dtype_b=dtype, dtype_out=out, dtype_bias=out)
-            plan.computed_in[code] = None
-    plan.more_us[found] += np.nan_to_num(estimated_us(plan, WorkColumns.of(converted)).time_us)
+    for code, model in found:
+        out = resolved(model.dtype_out, model.dtype)
+        shape = (model.b, model.m, model.k)
+        read, written = Operand(shape=shape, dtype=model.dtype), Operand(shape=shape, dtype=dtype)
+        converted.append(UnaryElementwise(shape=shape, inputs=(read,), outputs=(written,)))
+        plan.models[code] = replace(model, dtype=dtype, dtype_b=dtype, dtype_out=out, dtype_bias=out)
+        plan.computed_in[code] = None
+    plan.more_us[[code for code, _ in found]] += np.nan_to_num(estimated_us(plan, WorkColumns.of(converted)).time_us)
     plan.note(f"a kernel converts the first operand of each GEMM in {text}; the weights are already converted")
-
-
-def _is_wider(model: GEMM, dtype: DType) -> bool:
-    return model.dtype is not None and model.dtype.bits > dtype.bits and not model.dtype.is_complex
 
 
 #: Inductor's templates of products, which stand for no other category than its.
@@ -249,12 +244,10 @@ def more_ranks(plan: ChangePlan, times: float) -> None:
     larger = [replace(model, ranks=max(round((model.ranks or 1) * times), 1)) for model in models]
     old, new = (estimated_us(plan, WorkColumns.of(part)).time_us for part in (models, larger))
     at, more = np.array(events), np.nan_to_num(new - old) * NS_PER_US
-    factor = np.ones(len(activity))
+    factor, sigma = np.ones(len(activity)), np.zeros(len(activity))
     factor[at] = np.maximum(activity.duration[at] + more, 0) / activity.duration[at]
-    sigma = np.zeros(len(activity))
     sigma[at] = largest_sigma() * np.minimum(np.abs(more) / np.maximum(activity.duration[at] + more, 1), 1)
-    everything = np.ones(len(activity), bool)
-    plan.multiply(everything, factor, sigma)
+    plan.multiply(np.ones(len(activity), bool), factor, sigma)
     plan.note("each rank does the same work, and ranks share nodes as in the device's standard node")
 
 
