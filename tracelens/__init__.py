@@ -70,46 +70,32 @@ if TYPE_CHECKING:
     from tracelens.types.dtypes import DType as DType
     from tracelens.types.signature import OpSignature as OpSignature
 
-_MODULE_OF = {
-    "Advice": "tracelens.analysis.findings.rule",
-    "Candidate": "tracelens.analysis.findings.rule",
-    "CategoryOf": "tracelens.perf_models.base",
-    "Conv": "tracelens.perf_models",
-    "DType": "tracelens.types.dtypes",
-    "EPComm": "tracelens.perf_models",
-    "Elementwise": "tracelens.perf_models",
-    "GEMM": "tracelens.perf_models",
-    "GroupedGEMM": "tracelens.perf_models",
-    "HardwareSpec": "tracelens.hardware",
-    "KernelPattern": "tracelens.perf_models.kernels",
-    "Normalization": "tracelens.perf_models",
-    "OpSignature": "tracelens.types.signature",
-    "PerfModel": "tracelens.perf_models.base",
-    "Reduce": "tracelens.perf_models",
-    "SDPA": "tracelens.perf_models",
-    "SignatureError": "tracelens.errors",
-    "Softmax": "tracelens.perf_models",
-    "Trace": "tracelens.analysis.loaded_trace",
-    "TracelensError": "tracelens.errors",
-    "backend": "tracelens.backends.base",
-    "collectives": "tracelens.report.rank_report",
-    "compare": "tracelens.comparison.compare",
-    "estimate": "tracelens.predict.estimation.estimate",
-    "finding": "tracelens.analysis.findings.rule",
-    "handler": "tracelens.report.recorder",
-    "load": "tracelens.analysis.loaded_trace",
-    "profile": "tracelens.report.recorder",
-    "project": "tracelens.predict.projection.project",
-    "recorded_as": "tracelens.perf_models.base",
-    "report": "tracelens.report",
-    "route": "tracelens.predict.routing.route",
-    "search": "tracelens.predict.projection.search.request",
-    "layer": "tracelens.laboratory.paper_rules",
-    "serve": "tracelens.predict.serving.experiment",
-    "sheet": "tracelens.schema",
-    "traced_as": "tracelens.perf_models.base",
-    "traced_as_pattern": "tracelens.perf_models.base",
-}
+_NAMES_OF = {
+    "analysis.findings.rule": ("Advice", "Candidate", "finding"),
+    "analysis.loaded_trace": ("Trace", "load"),
+    "backends.base": ("backend",),
+    "comparison.compare": ("compare",),
+    "errors": ("SignatureError", "TracelensError"),
+    "hardware": ("HardwareSpec",),
+    "laboratory.paper_rules": ("layer",),
+    "perf_models": (
+        "Conv", "EPComm", "Elementwise", "GEMM", "GroupedGEMM", "Normalization", "Reduce", "SDPA", "Softmax"
+    ),
+    "perf_models.base": ("CategoryOf", "PerfModel", "recorded_as", "traced_as", "traced_as_pattern"),
+    "perf_models.kernels": ("KernelPattern",),
+    "predict.estimation.estimate": ("estimate",),
+    "predict.projection.project": ("project",),
+    "predict.projection.search.request": ("search",),
+    "predict.routing.route": ("route",),
+    "predict.serving.experiment": ("serve",),
+    "report": ("report",),
+    "report.rank_report": ("collectives",),
+    "report.recorder": ("handler", "profile"),
+    "schema": ("sheet",),
+    "types.dtypes": ("DType",),
+    "types.signature": ("OpSignature",),
+}  # fmt: skip
+_MODULE_OF = {name: f"tracelens.{module}" for module, names in _NAMES_OF.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -37,10 +37,7 @@ class UsageError(TracelensError):
 
     @classmethod
     def unknown(cls, what: str, given: str, known: Iterable[str], *, listed: str = "") -> UsageError:
-        """``no device named 'mi30x'; did you mean mi300x?``
-
-        ``listed``: what the sentence ends with where no name is near, in place of the names.
-        """
+        """``no device named 'mi30x'; did you mean mi300x?``; without a near name ``listed``, or the names."""
         names = sorted(set(known))
         if near := _nearest(given, names):
             return cls(f"no {what} named {given!r}; did you mean {' or '.join(near)}?")

@@ -74,10 +74,7 @@ def log_to_wandb(report: Report, run: Any = None, *, step: int | None = None) ->
 
 
 def log_to_mlflow(report: Report, run_id: str | None = None, *, step: int | None = None) -> None:
-    """The page and report.json as artifacts below ``tracelens/``, the figures as metrics ``tracelens/...``.
-
-    ``run_id``: None is the run that is open; UsageError where none is.
-    """
+    """Page and report.json as artifacts, figures as metrics of ``run_id``, else the open run (UsageError: none)."""
     mlflow = _imported("mlflow", "mlflow")
     if run_id is None:
         active = mlflow.active_run()
@@ -138,8 +135,7 @@ def _page(report: Report) -> str:
 
 
 def _safe(text: str) -> str:
-    """One part of a name that every tool takes: no folder, no markup; texts that differ only in other characters may
-    be one part."""
+    """A part of a name that every tool takes, without folder or markup; different texts may give one part."""
     safe = _UNSAFE.sub("_", text).strip(".") or "_"
     if len(safe) > _LONGEST:
         safe = f"{safe[: _LONGEST - 9]}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:8]}"

@@ -33,10 +33,7 @@ def assert_no_regression(before: Trace, after: Trace, *gates: str) -> Comparison
 
 
 def assert_faster_than(trace: Trace, step_ms: float) -> float:
-    """AssertionError where a step of ``trace`` takes ``step_ms`` or more; else its time in ms.
-
-    A trace without steps is an AssertionError, too: nothing is known of its steps.
-    """
+    """AssertionError where a step takes ``step_ms`` or more, or the trace has no steps; else its time in ms."""
     __tracebackhide__ = True
     from tracelens.report import report
 

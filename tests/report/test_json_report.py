@@ -11,7 +11,7 @@ import pytest
 
 from tracelens.analysis.verdict.summary import Coverage, DeviceSummary, InputSummary, Summary
 from tracelens.files.documents import is_report
-from tracelens.report.json_report import SCHEMA, document, json_bytes, schema, write_json
+from tracelens.report.json_report import SCHEMA, json_bytes, schema, write_json
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 
@@ -134,7 +134,7 @@ def test_lone_surrogates_do_not_stop_it(summary):
 def test_the_same_input_gives_the_same_bytes(analysis, summary):
     ops = analysis.frames["unified_perf_summary"]
     assert json_bytes(summary, ops) == json_bytes(summary, ops.copy())
-    assert next(iter(document(summary, ops))) == "schema"
+    assert next(iter(orjson.loads(json_bytes(summary, ops)))) == "schema"
 
 
 def test_a_report_is_recognized_by_its_first_key(summary, tmp_path):

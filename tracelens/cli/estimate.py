@@ -197,7 +197,11 @@ def _messages(args: argparse.Namespace) -> int:
     if missing:
         raise UsageError(f"--{missing[0]} is needed")
     answers = [answer for system in _systems(args.cluster, args.device) for answer in _sent(args, system)]
-    rows = map(_message_row, answers)
+    rows = (
+        (each.system, each.operation, *map(_figure, (each.time_us, each.peak_us, each.gb_s)),
+         _error(each.error_percent), each.by)
+        for each in answers
+    )  # fmt: skip
     say_table([("system", "operation", "time µs", "peak µs", "GB/s", "error", "by"), *rows], words=(0, 1, 6))
     for note in dict.fromkeys(a.note for a in answers if a.note):
         say(note)
@@ -268,11 +272,6 @@ def _row(answer: OperationEstimate) -> tuple[str, ...]:
     )
 
 
-def _message_row(answer: CommunicationEstimate) -> tuple[str, ...]:
-    figures = (_figure(value) for value in (answer.time_us, answer.peak_us, answer.gb_s))
-    return (answer.system, answer.operation, *figures, _error(answer.error_percent), answer.by)
-
-
 def _figure(value: float) -> str:
     """Four digits, or all before the point."""
     return f"{value:,.0f}" if value >= 10_000 else f"{value:.4g}"
@@ -283,12 +282,8 @@ def _drawn(answer: OperationEstimate, name: str) -> str:
     if not answer.power:
         return "unknown"
     found = [answer.power[f"{name}{end}"] for end in ("", "_low", "_high")]
-    middle, low, high = map(_three_digits, found)
+    middle, low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in found)
     return middle if any(map(math.isnan, found[1:])) else f"{middle} ({low} to {high})"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _power_notes(answer: OperationEstimate) -> tuple[str, ...]:

@@ -40,8 +40,10 @@ def run_models(args: argparse.Namespace) -> int:
         summaries = [(model_summary(model), len(model.layers)) for model in ModelConfig.all()]
         if args.format == "json":
             _print_json([_document(summary) for summary, _ in summaries])
-        else:
-            _list_models(summaries)
+            return 0
+        say_table([_MODEL_HEADER, *(_model_row(summary, layers) for summary, layers in summaries)], words=(0, 5, 6))
+        say()
+        say("active: parameters that one token uses. tracelens models show FILE reads any Hugging Face config.json")
         return 0
     summary = model_summary(ModelConfig.load(args.name), sequence=max(args.sequence, 1))
     if args.format == "json":
@@ -57,12 +59,6 @@ def _document(summary: ModelSummary) -> dict[str, Any]:
 
 def _print_json(value: object) -> None:
     emit(json.dumps(json_safe(value), indent=2, allow_nan=False) + "\n")
-
-
-def _list_models(summaries: Sequence[tuple[ModelSummary, int]]) -> None:
-    say_table([_MODEL_HEADER, *(_model_row(summary, layers) for summary, layers in summaries)], words=(0, 5, 6))
-    say()
-    say("active: parameters that one token uses. tracelens models show FILE reads any Hugging Face config.json")
 
 
 def _model_row(summary: ModelSummary, layers: int) -> tuple[str, ...]:

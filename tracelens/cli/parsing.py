@@ -370,10 +370,7 @@ _MOST_NAMES = 2000
 
 
 def with_verb(arguments: Sequence[str]) -> list[str]:
-    """The command line with its verb: a verb before a file of that name, a file is reported, a folder is what it holds.
-
-    UsageError for a word that is neither, with the nearest.
-    """
+    """The command line with its verb: a file is reported, a folder is what it holds; UsageError for any other word."""
     first, *others = arguments
     if first in VERBS:
         return list(arguments)
@@ -382,7 +379,10 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
         raise UsageError.unknown("option of tracelens", first, ("--help", "--help-all", "--version"), listed=listed)
     path = Path(first)
     if first != "-" and not _is_there(first):
-        raise _neither(first, path)
+        beside, listed = _names_beside(path), "tracelens --help lists the commands"
+        if len(path.parts) > 1 or path.suffix:
+            raise InputError(str(UsageError.unknown("file", first, beside, listed=listed)))
+        raise UsageError.unknown("command or file", first, [*VERBS, *beside], listed=listed)
     if others and not others[0].startswith("-") and _is_there(others[0]):
         pair = shlex.join([first, others[0]])
         raise UsageError(
@@ -397,13 +397,6 @@ def _is_there(text: str) -> bool:
         return text != "" and Path(text).exists()
     except (OSError, ValueError):
         return False
-
-
-def _neither(first: str, path: Path) -> UsageError | InputError:
-    beside, listed = _names_beside(path), "tracelens --help lists the commands"
-    if len(path.parts) > 1 or path.suffix:
-        return InputError(str(UsageError.unknown("file", first, beside, listed=listed)))
-    return UsageError.unknown("command or file", first, [*VERBS, *beside], listed=listed)
 
 
 def _names_beside(path: Path) -> list[str]:

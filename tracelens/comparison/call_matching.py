@@ -79,10 +79,7 @@ class Numbered(Record, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def sequence(self) -> Ints:
-        """The step that has the calls of most steps: the one nearest to the median count of each.
-
-        Of equally near ones it is the typical step of the first recording, else the first.
-        """
+        """The step nearest to the median count of each call; of several the typical one of the first recording."""
         counts = np.stack([np.bincount(step, minlength=len(self.calls)) for step in self.steps])
         return self.steps[int(np.abs(counts - np.median(counts, axis=0)).sum(axis=1).argmin())]
 

@@ -795,9 +795,7 @@ def explained(
     ranks: Sequence[RankChange],
     compiled: Sequence[tuple[int, int]] = (),
 ) -> list[ComparedRow]:
-    """The rows with their causes. ``times``: of the ranks of each side; ``ranks``: how these changed; ``compiled``: of
-    each row whether its calls are in A, and in B.
-    """
+    """Rows with their causes. ``times``, ``ranks``: by side and rank; ``compiled``: by row, see ``with_compiled``."""
     one, other = sides
     same_device = one.first.device_label == other.first.device_label
     found = [replace(row, cause=cause_of(row)) for row in rows]

@@ -108,10 +108,7 @@ class ComparedRow(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """Rows that changed for one reason, as a sentence; ``low_ms`` and ``high_ms`` as of a row.
-
-    ``category``: that of all of them, empty where they are of several.
-    """
+    """A sentence on rows that changed for one reason; ``category``: empty for several; bounds as of a row."""
 
     text: str
     change_ms: float

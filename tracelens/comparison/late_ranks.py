@@ -54,9 +54,7 @@ class RankTimes(Record, frozen=True, kw_only=True, eq=False):
     def of(
         cls, measured: MeasuredSide, numbers: Sequence[int], rows: Sequence[ComparedRow], each_ns: Floats
     ) -> RankTimes | None:
-        """``numbers``: those of ``rows`` in ``measured``; ``each_ns``: of a call of these. None where not every run is
-        of the same ranks, several.
-        """
+        """``each_ns``: of a call of each row; None unless every run has the same ranks, and several."""
         time, calls = measured.kernel_ranks, measured.call_ranks
         if measured.ranks is None or time is None or calls is None:
             return None

@@ -242,9 +242,7 @@ class HostChange(Record, frozen=True, kw_only=True):
 
 
 def host_changes(a: MeasuredSide, b: MeasuredSide) -> tuple[HostChange, ...]:
-    """Those of which the steps of one side have more than those of the other, by more than they are apart themselves,
-    or which take longer, or shorter, than chance explains.
-    """
+    """Host calls that one side has more of than its steps vary, or that take longer or shorter than by chance."""
     sides = host_by_step(a.numbered.side), host_by_step(b.numbered.side)
     none = [tuple(np.zeros(side.steps.shape[1]) for _ in range(2)) for side in (a, b)]
     keys = dict.fromkeys((*sides[0], *sides[1]))
@@ -395,10 +393,7 @@ class Intervals(Record, frozen=True):
         return None if found is None else (-found[1], -found[0])
 
     def hides_otherwise(self, rows: Sequence[int]) -> bool:
-        """Whether of these kernels every step of one side hides a larger share than any of the other.
-
-        By more than the steps of a side are apart.
-        """
+        """Whether each step of one side hides more of these kernels than any of the other, beyond their spread."""
         if self.hidden is None or not self.hidden.is_bounded:
             return False
         at = [self.numbers[row] for row in rows]

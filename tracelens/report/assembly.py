@@ -354,9 +354,7 @@ class NamedSheets:
 
 
 def refuse_folder(folder: Path, is_ours: Callable[[], bool], what: str) -> None:
-    """InputError for a file, or where the folder above does not exist; UsageError for a folder with something else, and
-    for the name of a file of another kind.
-    """
+    """InputError for a file or a missing parent; UsageError for a folder of something else, or the name of a file."""
     refuse_file_name(folder)
     if not folder.absolute().parent.is_dir():
         raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")

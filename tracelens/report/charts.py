@@ -371,10 +371,7 @@ MAX_BARS, _LEAST = 10, 0.0005
 
 
 def headroom_chart(rows: Sequence[tuple[str, float, float, float]], whole: str) -> Markup | None:
-    """``rows``: (category, own, achievable and roofline ms), the largest headroom first; ``whole``: step or window.
-
-    None where nothing is known of what could be faster.
-    """
+    """``rows``: (category, own, achievable, roofline ms), largest headroom first; None where no headroom is known."""
     measured = sum(own for _, own, _, _ in rows)
     gains = [(name, own - achievable) for name, own, achievable, _ in rows if own > achievable]
     if not measured or not gains:
@@ -537,9 +534,7 @@ def degrees(table: pd.DataFrame) -> Markup:
 
 
 def components(table: pd.DataFrame, parts: Mapping[str, str], unit: str, *, of_whole: bool = False) -> Markup:
-    """A bar per device count and strategy of the best configuration, stacked by ``parts``; ``of_whole``: each in
-    percent of its sum.
-    """
+    """A stacked bar per device count and strategy of the best configuration; ``of_whole``: in percent of its sum."""
     best = _best(table)
     labels = [
         (f"{gpus:,} GPUs", _split(strategy)[1]) for gpus, strategy in zip(best["n_gpus"], best["strategy"], strict=True)

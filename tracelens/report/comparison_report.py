@@ -475,8 +475,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def write_comparison(found: Comparison, path: Path) -> None:
-    """Writes a file, or fills a folder with compare.json, .md, .html and .xlsx, and with .xml and .sarif where there
-    are gates: whole or not at all."""
+    """Writes one file, or a folder of all formats (.xml and .sarif only with gates): whole or not at all."""
     if path.suffix in WRITERS:
         write_whole(path, WRITERS[path.suffix](found))
         return

@@ -30,9 +30,7 @@ _QUOTED = re.compile(r"`([^`]+)`")
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """``title``: what the result is of; ``kind``: what it is, in the title of the window. ``tiles``: (what, figure,
-    below it).
-    """
+    """``title``: what the result is of; ``kind``: what it is (window title); ``tiles``: (what, figure, below it)."""
 
     title: str
     kind: str
@@ -100,14 +98,13 @@ def picture(svg: Markup) -> Markup:
 
 
 def table(frame: pd.DataFrame, label: str, titles: Mapping[str, str] = MappingProxyType({})) -> Markup:
-    """The first rows of a frame, without columns that are empty; a column's key says its title where ``titles`` has
-    none."""
+    """The first rows of a frame without its empty columns; ``titles`` by key, else those of the schema."""
     shown = frame.head(MAX_ROWS)
     shown = shown[
         [name for name in shown.columns if not len(shown) or (shown[name].notna() & (shown[name] != "")).any()]
     ]
     columns = [plain_values(shown[name]) for name in shown.columns]
-    is_number = [all(map(_is_figure, values)) for values in columns]
+    is_number = [all(not isinstance(v, str) or _FIGURE.fullmatch(v) for v in values) for values in columns]
     heads = [
         tag("th", titles.get(str(name), column_title(str(name))), scope="col", class_="n" if right else None)
         for name, right in zip(shown.columns, is_number, strict=True)
@@ -118,10 +115,6 @@ def table(frame: pd.DataFrame, label: str, titles: Mapping[str, str] = MappingPr
     ]
     more = f"The first {MAX_ROWS} of {len(frame):,} rows." if len(frame) > MAX_ROWS else None
     return joined(scrolled(heads, rows, kind="figures", label=label), tag("p", more) if more else None)
-
-
-def _is_figure(value: object) -> bool:
-    return not isinstance(value, str) or _FIGURE.fullmatch(value) is not None
 
 
 def _plain_cell(value: object, right: bool) -> Markup:

@@ -45,7 +45,8 @@ def explain_plain(values: Mapping[str, Any], device: DeviceSummary) -> Explanati
     if model is None:
         lines.append(f"no perf model: {values.get('note') or 'the op is not known'}")
         return Explanation(lines=(*lines, *_measured(values)))
-    lines += [f"perf model {model}: {values.get('perf_params')}", *_formula(str(model))]
+    known = _model_class(PerfModel, str(model))
+    lines += [f"perf model {model}: {values.get('perf_params')}", *(_documented(known) if known else ())]
     lines += [
         f"{label} = {_number(values[key])} {unit}"
         for key, label, unit in _WORK
@@ -64,11 +65,6 @@ _WORK = (
     ("wire_mb", "wire bytes of one call, including copies to its own rank", "MB"),
     ("expected_remote_mb", "expected to leave the rank", "MB"),
 )
-
-
-def _formula(name: str) -> list[str]:
-    model = _model_class(PerfModel, name)
-    return [] if model is None else _documented(model)
 
 
 @cache

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:
-    """Writes ``path`` whole or not at all, in the format of its ending; ``about`` is what was asked, for JSON.
-
-    UsageError for another ending.
-    """
+    """Writes ``path`` whole or not at all, by its ending (else UsageError); ``about``: what was asked, for JSON."""
     write_whole(path, _WRITERS[refuse_unknown(path)](frame, about))
 
 
@@ -76,7 +73,10 @@ def frame_metrics(frame: pd.DataFrame, name: str, identifiers: Container[str]) -
 
     UsageError where two rows have the same labels, and for columns that would have one name.
     """
-    figures = [key for key in frame.columns if key not in identifiers and _is_of_numbers(frame[key])]
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    kinds = [(key, frame[key].dtype) for key in frame.columns if key not in identifiers]
+    figures = [key for key, kind in kinds if is_numeric_dtype(kind) and not is_bool_dtype(kind)]
     rows = _labels(frame.drop(columns=figures))
     named = {key: _metric_name(name, key) for key in figures}
     if len({title for title, _, _ in named.values()}) < len(named):
@@ -86,12 +86,6 @@ def frame_metrics(frame: pd.DataFrame, name: str, identifiers: Container[str]) -
             if value is not None and math.isfinite(float(value)):
                 about = f"Column {key} of {name}."
                 yield Metric(name=title, about=about, unit=unit, value=float(value) * factor, labels=labels)
-
-
-def _is_of_numbers(values: pd.Series) -> bool:
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    return is_numeric_dtype(values.dtype) and not is_bool_dtype(values.dtype)
 
 
 def _labels(frame: pd.DataFrame) -> list[Labels]:

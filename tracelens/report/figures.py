@@ -80,9 +80,7 @@ def limit_text(share: float) -> str:
 
 
 def energy_text(energy: EnergyUse, device: str | None) -> str:
-    """``energy 12.3 J (9.81 to 15.1) · 412 W, 59 % of the limit``, or why it is unknown; whose energies they are, where
-    not those of the ``device``.
-    """
+    """``energy 12.3 J (9.81 to 15.1) · 412 W, 59 % of limit``, or why unknown; whose energies, if another's."""
     if energy.energy_j is None or energy.power_w is None or energy.of_limit is None:
         return f"energy unknown: kernels of unknown work run {shown_share(1 - energy.known_share)} of the time"
     low, high = (shown_figure(each or 0.0, 3) for each in (energy.low_j, energy.high_j))
@@ -98,9 +96,7 @@ def energy_text(energy: EnergyUse, device: str | None) -> str:
 
 
 def measured_text(measured: MeasuredPower) -> str:
-    """``measured 13.1 J, 437 W, SM clock 1,755 MHz (lowest 1,410) by 51 samples of power.csv``, or that these do not
-    tell.
-    """
+    """``measured 13.1 J, 437 W, SM clock 1,755 MHz (lowest 1,410) by 51 samples of x.csv``, or that those are few."""
     samples = f"{counted(measured.samples, 'sample')} of {measured.source}"
     if measured.energy_j is None or measured.power_w is None:
         return f"power not measured: {samples} in this time, which need to be two and lie around it"
@@ -268,10 +264,7 @@ def scope_text(scope: Scope, *, numbers: bool = True) -> str:
 
 
 def lines_of_window(summary: Summary) -> list[CategoryRow]:
-    """The categories by the time in which they ran, then what several did at the same time (negative), and idle time.
-
-    Times and shares add up to the step or the window.
-    """
+    """Categories by the time in which they ran, their overlap (negative) and idle time: together the step or window."""
     busy = summary.busy
     if busy is None or not busy.total_us:
         return list(summary.categories)
@@ -291,9 +284,7 @@ _LEAST_WIDTH = 16
 
 
 def table_text(frame: pd.DataFrame) -> Iterator[str]:
-    """A line of headers, then a line per row; numbers to four digits, ``-`` where there is none, long texts clipped,
-    on a terminal to its width.
-    """
+    """Headers, then a line per row: numbers to four digits, ``-`` for none, texts clipped to the terminal."""
     columns = [_counts(plain_values(frame[name])) for name in frame.columns]
     cells = [[str(name), *map(_cell, values)] for name, values in zip(frame.columns, columns, strict=True)]
     widths = [max(map(display_width, column)) for column in cells]

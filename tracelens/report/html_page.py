@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -119,34 +120,26 @@ def explanations(sheet: Sheet, rows: int, device: DeviceSummary, pool: Pool) -> 
 
 #: Largest page, in bytes; one that would be larger is written with fewer rows, rectangles and nodes.
 MAX_BYTES = 1_500_000
+#: Rows of a table of the page.
+_MOST_ROWS = 1000
 #: What runs in the page, in this order.
 SCRIPTS = ("page.js", "timeline.js", "tree.js", "drill.js")
 
 
-class PageLimits(Record, frozen=True, kw_only=True):
-    """How much of everything the page holds."""
-
-    rows: int = 1000
-    rects: int = page_charts.MAX_RECTS
-    nodes: int = page_charts.MAX_NODES
-
-    def halved(self) -> PageLimits:
-        """For the next attempt."""
-        return PageLimits(rows=self.rows // 2, rects=self.rects // 2, nodes=self.nodes // 2)
-
-
 def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, max_bytes: int = MAX_BYTES) -> bytes:
     """The page, at most ``max_bytes`` long as long as halving what it holds helps."""
-    limits = PageLimits()
-    while True:
-        page = _page(sheets, summary, result, limits)
-        if len(page) <= max_bytes or limits.rows <= 1:
-            return page
-        limits = limits.halved()
+    for halved in itertools.count():
+        page = _page(sheets, summary, result, halved)
+        if len(page) <= max_bytes or _MOST_ROWS >> halved <= 1:
+            break
+    return page
 
 
-def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: PageLimits) -> bytes:
-    pictures = Pictures.of(result, max_rects=limits.rects, max_nodes=limits.nodes)
+def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, halved: int) -> bytes:
+    """``halved``: how many times what the page holds is halved."""
+    pictures = Pictures.of(
+        result, max_rects=page_charts.MAX_RECTS >> halved, max_nodes=page_charts.MAX_NODES >> halved
+    )  # fmt: skip
     ops, kernels, collectives, cpu = (
         by_title(sheets, title)
         for title in (
@@ -162,7 +155,7 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: P
         "collectives": (collectives, COLLECTIVES), "cpu-ops": (cpu, CPU_OPS),
         **{key: (made, [column.key for column in made.columns]) for key, made in added.items()},
     }  # fmt: skip
-    found = (page_table(key, sheet, keys, limits.rows) for key, (sheet, keys) in shown.items())
+    found = (page_table(key, sheet, keys, _MOST_ROWS >> halved) for key, (sheet, keys) in shown.items())
     tables = {table.key: table for table in found if table is not None}
     colors = color_classes([row.name for row in summary.categories])
     body = _sections(summary, read, tables, pictures, colors, added)

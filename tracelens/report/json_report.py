@@ -53,7 +53,10 @@ def write_json(
 
 
 def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> bytes:
-    """The document, indented by two, UTF-8, ending in a line feed. NaN and infinities are null."""
+    """The document, indented by two, UTF-8, ending in a line feed; NaN and infinities are null.
+
+    ``ops``: the frame of ``unified_perf_summary``, by keys; None without device work. ``views``: by sheet name.
+    """
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     content = _content(summary, ops, views)
     try:
@@ -68,12 +71,6 @@ def schema() -> Json:
     text = resources.files("tracelens.report").joinpath("schemas", "report.schema.json").read_bytes()
     loaded: Json = orjson.loads(text)
     return loaded
-
-
-def document(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> Json:
-    """``ops``: the frame of ``unified_perf_summary``, by keys; None without device work. ``views``: by sheet name."""
-    cleaned: Json = json_safe(_content(summary, ops, views))
-    return cleaned
 
 
 def brief_document(whole: Json) -> Json:

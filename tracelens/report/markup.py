@@ -26,10 +26,10 @@ Content = str | Iterable[str] | None
 
 
 def tag(element: str, *content: Content, **attributes: str | float | None) -> Markup:
-    """One element. A trailing underscore of an attribute's name is dropped, others become hyphens (``class_``,
-    ``data_row``); None leaves the attribute out."""
+    """One element. In attributes ``class_`` is ``class``, ``data_row`` is ``data-row``; None leaves one out."""
     written = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
+        f' {name.rstrip("_").replace("_", "-")}="'
+        f'{escape(terminal_text(value)) if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")}"'
         for name, value in attributes.items()
         if value is not None
     )
@@ -60,12 +60,6 @@ def table(heads: Iterable[Content], rows: Content, *, kind: str | None = None, l
 def headings(*titles: str, figures: Container[str] = ()) -> list[Markup]:
     """The heads of columns; those of ``figures`` stand on the right."""
     return [tag("th", title, scope="col", class_="n" if title in figures else None) for title in titles]
-
-
-def _attribute(value: str | float) -> str:
-    if isinstance(value, str):
-        return escape(terminal_text(value))
-    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 #: By Okabe and Ito, to be told apart by color-blind readers too; the last ones are for what is left.

@@ -238,8 +238,7 @@ def predicted(together: FixesTogether, what: str) -> Markup:
 def finding_data(
     summary: Summary, read: SheetRows, rows: int, analysis: Analysis | None, pool: Pool
 ) -> list[dict[str, Any]]:
-    """What of the timeline each finding speaks of: rows of ops, of which the page has so many, causes of idle time,
-    categories."""
+    """What of the timeline each finding speaks of: rows of ops on the page, causes of idle time, categories."""
     sent: list[int] = []
     copied: list[int] = []
     if analysis is not None:

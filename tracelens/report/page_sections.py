@@ -98,16 +98,10 @@ class PageTable(Record, frozen=True, kw_only=True):
                 class_=None if column.is_text else "n", hidden="" if self._is_hidden(column) else None)
             for column in self.columns
         ]  # fmt: skip
+        shown = (zip(self.columns, row, strict=True) for row in self.rows[:STATIC_ROWS])
         rows = [
-            tag(
-                "tr",
-                [
-                    column_cell(c, value, is_hidden=self._is_hidden(c))
-                    for c, value in zip(self.columns, row, strict=True)
-                ],
-                id=f"{self.key}-{i}",
-            )
-            for i, row in enumerate(self.rows[:STATIC_ROWS])
+            tag("tr", [column_cell(c, value, is_hidden=self._is_hidden(c)) for c, value in row], id=f"{self.key}-{i}")
+            for i, row in enumerate(shown)
         ]
         table = tag("table", tag("thead", tag("tr", head)), tag("tbody", rows), id=self.key)
         return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=f"Table {self.sheet}")
@@ -279,9 +273,13 @@ def _energy_tile(summary: Summary) -> Iterator[Markup]:
 
 def _time_tile(steps: Steps | None, busy: Busy | None, together: FixesTogether | None) -> Iterator[Markup]:
     if steps is not None:
+        time: Content = f"{shown_ms(steps.time_us)} ms"
+        if together is not None:  # the switch below the findings shows one or the other
+            then = f"{shown_ms(together.step_us[-1])} ms predicted"
+            time = joined(tag("span", time, class_="now"), tag("span", then, class_="then", hidden=""))
         spread = "one complete step" if steps.spread is None else figures.step_range(steps)
         yield _tile(
-            "Step time", _step_figure(steps, together), spread,
+            "Step time", time, spread,
             f"Mean over complete steps, {'from one start to the next' if busy is not None else 'as annotated'}."
             + "".join(f" {note[0].upper()}{note[1:]}." for note in figures.step_notes(steps)),
         )  # fmt: skip
@@ -290,15 +288,6 @@ def _time_tile(steps: Steps | None, busy: Busy | None, together: FixesTogether |
             "Window", f"{shown_ms(busy.total_us)} ms", "no steps were annotated",
             "From the start of the first device event to the end of the last.",
         )  # fmt: skip
-
-
-def _step_figure(steps: Steps, together: FixesTogether | None) -> Content:
-    """The step time, which the switch below the findings replaces by the predicted one."""
-    now = f"{shown_ms(steps.time_us)} ms"
-    if together is None:
-        return now
-    then = tag("span", f"{shown_ms(together.step_us[-1])} ms predicted", class_="then", hidden="")
-    return joined(tag("span", now, class_="now"), then)
 
 
 def _throughput_tile(rate: Throughput) -> Markup:
@@ -315,12 +304,8 @@ def _throughput_tile(rate: Throughput) -> Markup:
 
 
 def _tile(title: str, value: Content, below: str, note: str) -> Markup:
-    return tag(
-        "details",
-        tag("summary", tag("span", title, class_="what"), tag("strong", value), tag("span", below), title=note),
-        tag("p", note),
-        class_="tile",
-    )
+    said = tag("summary", tag("span", title, class_="what"), tag("strong", value), tag("span", below), title=note)
+    return tag("details", said, tag("p", note), class_="tile")
 
 
 def _coverage(summary: Summary) -> Iterator[Content]:
@@ -358,11 +343,14 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
         return None
     per = "per step" if summary.steps else "in the window"
     unit = "device" if summary.busy is not None else "CPU"
+    caption = f"{unit[0].upper()}{unit[1:]} time by category"
     path, whole = by_title(sheets, device_timeline.CRITICAL_PATH_TITLE), "step" if summary.steps else "window"
     return joined(
         tag("h2", "Where time goes"),
         _window_bar(summary),
-        _category_bar(summary.categories, colors, unit) if summary.categories else None,
+        _shares_bar([(row.name, row.time_us) for row in summary.categories], colors, caption)
+        if summary.categories
+        else None,
         _energy_bar(summary, colors),
         _category_table(summary, colors, per, unit) if summary.categories else None,
         _ceilings(summary, by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)),
@@ -400,11 +388,6 @@ def _window_bar(summary: Summary) -> Markup | None:
     )
     window = f"{window[:1].upper()}{window[1:]}"
     return tag("figure", tag("figcaption", f"{window}{length}"), charts.stacked_bar(shown, window), key)
-
-
-def _category_bar(rows: Sequence[CategoryRow], colors: Mapping[str, str], unit: str) -> Markup:
-    caption = f"{unit[0].upper()}{unit[1:]} time by category"
-    return _shares_bar([(row.name, row.time_us) for row in rows], colors, caption)
 
 
 def _energy_bar(summary: Summary, colors: Mapping[str, str]) -> Markup | None:
@@ -600,9 +583,7 @@ def _device_lines(lines: Mapping[str, Sequence[tuple[float, float]]], what: str)
 def timeline(
     steps: Sequence[StepTimeline], power: Mapping[str, Sequence[tuple[float, float]]] | None = None
 ) -> Markup | None:
-    """Room for the timelines of the steps, the typical one first, which the script draws; below them W over ms of that
-    one.
-    """
+    """Room for the timelines of the steps, the typical one first, for the script; below it the power of that."""
     if not steps:
         return None
     drawn, host = steps[0], steps[0].host
@@ -701,10 +682,8 @@ def tree(drawn: Icicle | None, scope: str) -> Markup | None:
 
 
 def _drawing(name: str) -> Markup:
-    return joined(
-        tag("div", class_="drawing", id=f"{name}-drawing"),
-        tag("noscript", tag("p", "This drawing needs JavaScript; its figures are also in the tables.")),
-    )
+    without = tag("noscript", tag("p", "This drawing needs JavaScript; its figures are also in the tables."))
+    return joined(tag("div", class_="drawing", id=f"{name}-drawing"), without)
 
 
 def table(title: str, made: PageTable | None, text: str) -> Markup | None:
@@ -746,14 +725,11 @@ def health(summary: Summary) -> Markup:
     if device.doubtful:
         pieces.append(tag("p", f"Doubtful figures: {', '.join(device.doubtful)}."))
     if device.figures:
+        values = ["not known" if figure.value is None else f"{figure.value:,.6g}" for figure in device.figures]
         rows = [
-            tag(
-                "tr", tag("td", figure.what),
-                tag("td", "not known" if figure.value is None else f"{figure.value:,.6g}", class_="n"),
-                tag("td", figure.unit), tag("td", figure.source),
-            )
-            for figure in device.figures
-        ]  # fmt: skip
+            tag("tr", tag("td", f.what), tag("td", value, class_="n"), tag("td", f.unit), tag("td", f.source))
+            for f, value in zip(device.figures, values, strict=True)
+        ]
         pieces.append(scrolled(headings("figure", "value", "unit", "source", figures=("value",)), rows))
     return joined(*pieces)
 

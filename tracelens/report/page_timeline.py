@@ -58,9 +58,7 @@ class Pool:
 
 
 class PackedColumns:
-    """Columns of whole numbers as bytes, which compress well: differences, zigzag, the lowest byte of all of them
-    first; ``page.js`` unpacks them.
-    """
+    """Integer columns as well-compressing bytes: differences, zigzag, split by byte; ``page.js`` unpacks them."""
 
     def __init__(self) -> None:
         self.content = bytearray()

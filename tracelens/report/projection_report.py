@@ -444,10 +444,7 @@ def pipeline_chart(ran: Run) -> Markup:
 
 
 def _boxes(ran: Run, rank: int, most: int) -> Iterator[tuple[float, float, str, str]]:
-    """(begin, end, color, what) of a rank's first tasks and of what comes after all of them.
-
-    Between the norm of its own gradients and the sum over all ranks a rank waits.
-    """
+    """(begin, end, color, what) of a rank's first tasks, its gradient norm, and its optimizer; it waits in between."""
     starts, ends = ran.pipeline.starts_us[rank], ran.pipeline.ends_us[rank]
     for task, begin, end, _ in zip(ran.tasks[rank], starts, ends, range(most), strict=False):
         word, color = _KINDS[task.kind]
@@ -474,9 +471,7 @@ _FONT = "font: 12px sans-serif; fill: #222"
 
 
 def sweep_chart(table: pd.DataFrame, names: Sequence[str], title: str) -> str:
-    """Tokens per second and GPU of every row of ``table``, labelled with its ``names``; gray where it does not fit, a
-    reason where there is none.
-    """
+    """A bar of tokens/s/GPU per row, labelled with its ``names``; gray where it does not fit, else the reason."""
     most = float(table["tokens_s_gpu"].max(skipna=True)) if len(table) else 0.0
     height = _TOP + _SWEEP_ROW * len(table) + 14
     rows = [_row(row, names, at, most) for at, row in enumerate(table.to_dict("records"))]

@@ -88,9 +88,7 @@ class RankReport(NamedSheets):
         )
 
     def to_excel(self, path: str | PathLike[str], *, all_sheets: bool = False) -> Path:
-        """Writes the workbook, whole or not at all. With ``all_sheets`` also those of single calls, which end after
-        ``LONG_ROWS`` rows, and say so.
-        """
+        """Writes the workbook, whole or not at all; sheets of single calls end after ``LONG_ROWS`` rows, and say so."""
         from tracelens.report.workbook import write_workbook
 
         summary, sheets = self.summary, []

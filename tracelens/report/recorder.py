@@ -387,20 +387,15 @@ class TrainerCallback:
         self._recorder = recorder
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Hugging Face: training begins."""
+        """Training begins."""
         self._recorder.__enter__()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Hugging Face: an optimizer step is done."""
+        """An optimizer step, or in Lightning a batch, is done."""
         self._recorder.step()
 
-    def on_train_start(self, *_: Any, **__: Any) -> None:
-        """Lightning: training begins."""
-        self._recorder.__enter__()
-
-    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-        """Lightning: a batch is done."""
-        self._recorder.step()
+    #: What Lightning calls them.
+    on_train_start, on_train_batch_end = on_train_begin, on_step_end
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Both: training is over."""

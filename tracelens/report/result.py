@@ -58,10 +58,7 @@ class Report(NamedSheets):
 
     @property
     def ops(self) -> pd.DataFrame:
-        """``report["ops"]``: every distinct op call, the longest first; empty without device work.
-
-        ``report["unified_perf_summary"]`` has the same rows with every column.
-        """
+        """``report["ops"]``: distinct op calls, longest first (all columns: ``unified_perf_summary``)."""
         import pandas as pd
 
         title = perf_summary.PERF_SUMMARY_TITLE
@@ -135,10 +132,7 @@ class Report(NamedSheets):
         return page
 
     def check(self, trace: str | PathLike[str]) -> SelfCheck:
-        """Which laws this report breaks, its totals compared with a second, plain and slow reading of its trace file.
-
-        UsageError for a report that was not made from a trace.
-        """
+        """Which laws it breaks, also against a second, slow reading of its file; UsageError if not from a trace."""
         from tracelens.analysis.analyze import Analysis
         from tracelens.laboratory.report_laws import check_report
 

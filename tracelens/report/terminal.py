@@ -54,17 +54,13 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
         rows = [*above, *table, *_findings(summary, found, tries=tries), *_notices(summary, notices, lines), *wrote]
         if len(rows) <= _LINES:
             break
-    return "\n".join(_painted(row, color) for row in rows)
+    texts = ((row.style if color else "", clipped(terminal_text(row.text.rstrip()), WIDTH)) for row in rows)
+    return "\n".join(f"{style}{text}{_RESET}" if style else text for style, text in texts)
 
 
 def wants_color(stream: TextIO | None) -> bool:
     """Whether to color what goes to ``stream``: a terminal, and NO_COLOR is not set."""
     return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
-
-
-def _painted(row: _Row, color: bool) -> str:
-    text = clipped(terminal_text(row.text.rstrip()), WIDTH)
-    return f"{row.style}{text}{_RESET}" if color and row.style else text
 
 
 def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
@@ -268,11 +264,6 @@ def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
             yield from _lines(finding.limited_by, "", first="   ")
         if finding.remedy and tries and finding is not fixed:
             yield from _lines(f"try: {finding.remedy}", _DIM, first="   ")
-    yield from _together(summary)
-
-
-def _together(summary: Summary) -> Iterator[_Row]:
-    """What the first findings gain one on top of the other."""
     if summary.together is not None:
         whole = "step" if summary.steps else "window"
         for line in _wrapped(f"together: the {whole} takes {figures.together_text(summary.together)}", WIDTH - 2):
@@ -297,10 +288,7 @@ def _notices(summary: Summary, most: int, lines: int) -> Iterator[_Row]:
 
 
 def _wrapped(text: str, width: int, lines: int = 3, rest: int | None = None) -> list[str]:
-    """``text`` in at most ``lines`` lines, the last one clipped; a number keeps its unit, hard spaces never break.
-
-    ``rest``: the width of those after the first.
-    """
+    """At most ``lines`` lines, the last one clipped, those after the first ``rest`` wide; numbers keep their units."""
     text = _BEFORE_UNIT.sub(_HARD_SPACE, _SPACES.sub(" ", terminal_text(text)).strip(" "))
     wrapped: list[str] = []
     while display_width(text) > width and len(wrapped) < lines - 1:

@@ -47,10 +47,7 @@ PERCENT, _MS = "0.0%", "#,##0.000"
 
 
 class Line(Record, frozen=True, kw_only=True):
-    """A row of the sheet. ``link`` names the sheet that the first cell leads to.
-
-    ``number_format``: of the second cell; ``then``: of those right of it.
-    """
+    """A row of ``about``; ``link``: sheet of its first cell; ``number_format``: of the second, ``then``: of others."""
 
     cells: tuple[Value, ...]
     kind: Literal["title", "said", "section", "head", "row"] = "row"
@@ -372,10 +369,7 @@ def charted_columns(columns: Sequence[TableColumn]) -> tuple[int, int] | None:
 
 
 def share_chart(title: str, bars: tuple[int, int], rows: int, place: int, heading: str) -> Chart:
-    """A bar per row, largest on top, of its share in percent; ``rows`` are the sheet's rows below the header.
-
-    ``place``: the column where it stands; ``heading``: what it shows.
-    """
+    """A bar per row of its share in percent, largest on top, in column ``place``; ``heading``: what it shows."""
     names, shares = (xlsx.column_letter(column) for column in bars)
     last = 1 + min(rows, _MOST_BARS)
     sheet = xlsx.escape_xml(xlsx.reference(title))
@@ -469,10 +463,7 @@ def tables_xlsx(
     *,
     titles: Callable[[str], str] = column_title,
 ) -> bytes:
-    """A workbook of one sheet per frame that has rows, ``meanings`` as notes on headers; ``titles``: of a column.
-
-    No date inside: same frames, same bytes.
-    """
+    """A sheet per frame with rows, ``meanings`` as notes on headers; without a date: same frames, same bytes."""
     styles, content = Styles(), io.BytesIO()
     full = {title: frame for title, frame in frames.items() if len(frame)} or dict([*frames.items()][:1])
     made = [_plain_sheet(title, frame, meanings, titles) for title, frame in full.items()]

@@ -64,10 +64,7 @@ class Roots(Record, frozen=True):
         return cls(tuple(folder.resolve() for folder in folders))
 
     def path(self, text: str) -> Path:
-        """The file or folder that ``text`` names, links resolved.
-
-        UsageError where it, or a file in it, is not below a root; InputError where there is none.
-        """
+        """The file that ``text`` names, links resolved; UsageError for one outside the roots, InputError for none."""
         given = Path(text)
         if not text or _NO_PATH.search(text) or ".." in given.parts or len(text) > _LONGEST_PATH:
             raise UsageError(f"{text[:80]!r} is refused: give a path below the served folders")
@@ -308,10 +305,7 @@ class ToolAnswer(Record, frozen=True, kw_only=True):
 
 
 def page(answer: ToolAnswer, *, tokens: int = BUDGET, cursor: str | None = None) -> str:
-    """As many lines of ``answer`` as ``tokens`` allow, from ``cursor`` on, and the next cursor.
-
-    UsageError for a budget out of range, and for a cursor of another answer.
-    """
+    """A page of ``answer`` and the next cursor; UsageError for a budget out of range or a cursor of another answer."""
     if not LEAST_BUDGET <= tokens <= LARGEST_BUDGET:
         raise UsageError(f"max_tokens must be from {LEAST_BUDGET} to {LARGEST_BUDGET}, not {tokens}")
     told = _lines(_packed(answer.more), "") if answer.more else ()
@@ -693,10 +687,7 @@ _LATE = (
 
 
 def _ran(verb: str, line: list[str]) -> tuple[str, str, int]:
-    """What a verb prints, what it says beside that, and its exit code.
-
-    A refusal after something was printed is said beside it.
-    """
+    """What a verb prints, what it says on stderr (a refusal after output too), and its exit code."""
     args = parser_of(verb).parse_args(line)
     args.command_line = [verb, *line]
     out, beside = io.StringIO(), io.StringIO()

@@ -388,10 +388,7 @@ def _elements(model: PerfModel | None) -> int:
 
 @change("sdpa", TIME)
 def flash_attention(plan: ChangePlan, _: str) -> None:
-    """Calls recorded as memory-efficient, cuDNN's or unfused attention: one kernel each, as long as a flash one should.
-
-    UsageError where there are none. The host's time stays.
-    """
+    """Attention without a flash kernel becomes one kernel a call, by its estimate; UsageError without such calls."""
     subject, tree, activity = plan.subject, plan.subject.tree, plan.subject.activity
     readings = subject.attribution.readings
     models = [reading.model for reading in readings.readings]

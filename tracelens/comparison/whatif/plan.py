@@ -148,9 +148,7 @@ class Subject(Record, frozen=True, kw_only=True, eq=False, dict=True):
         return max(len(self.window.complete_steps), 1)
 
     def rows_named(self, name: str) -> Bools:
-        """Host rows (ops, annotations, modules; modules of that class or path of classes) called ``name``, and all that
-        is below them.
-        """
+        """Host rows of this name (op, annotation, module or path of module classes) and everything below them."""
         table, tree = self.table, self.tree
         names = np.array([text == name or text == f"{MODULE_PREFIX}{name}" for text in table.names] or [False])
         kinds = (Kind.CPU_OP, Kind.USER_ANNOTATION, Kind.PYTHON_FUNCTION)
@@ -207,10 +205,7 @@ class Subject(Record, frozen=True, kw_only=True, eq=False, dict=True):
         return found
 
     def _kernels_named(self, selector: str) -> list[int]:
-        """Codes of the kernels that are called so, in full or as a report shortens it, or whose name fits.
-
-        UsageError where several have this short name.
-        """
+        """Codes of kernels by full, short or fitting name; UsageError where several have this short name."""
         names = {code: self.table.names[code] for code in np.unique(self.activity.name).tolist()}
         short = {code: short_kernel_name(name) for code, name in names.items()}
         for called in (names, short):

@@ -103,10 +103,7 @@ def _on_points(moment: Ints, old: Ints, new: Ints) -> Ints:
 def retimed(
     trace: Trace, replay: DependencyReplay, changes: Changes, times: NewTimes, gone: RowColumn
 ) -> tuple[Trace, Clock]:
-    """The trace at its new times, and the clock of what is no row of it.
-
-    Removed device events and the host rows that are ``gone`` are rows of no kind that means anything.
-    """
+    """The trace at its new times (what is removed or ``gone`` has no kind) and the clock of everything else."""
     table = trace.table
     clock = Clock(table, replay, times)
     start, end = clock.at(table.lane[:], table.start_ns, table.start_ns + table.duration_ns)
@@ -343,10 +340,7 @@ class WhatIf(Record, frozen=True, kw_only=True, eq=False):
         }
 
     def write_trace(self, path: str | PathLike[str]) -> int:
-        """Writes the trace as it would have been recorded, in Kineto's format; returns the number of events.
-
-        What was removed is left out, with its flow arrows.
-        """
+        """Writes the trace in Kineto's format without what was removed; returns the number of events."""
         subject, changes = self.plan.subject, self.plan.changes()
         rows = np.flatnonzero(self.plan.gone).astype(np.int32)
         new, clock = retimed(subject.recording.trace, subject.replay, changes, self.times, rows)
@@ -409,10 +403,7 @@ def _gained_us(
     claims: Sequence[Any] = (),
     host: float = 1.0,
 ) -> float:
-    """What a step gains when it is done again and again; of findings alone (their ``claims``) as the report has it.
-
-    ``host``: how many times as long the host takes as planned.
-    """
+    """What a repeated step gains; by ``claims`` alone as in the report. ``host``: factor of planned host time."""
     if claims and plan.replayed is not None:
         return plan.replayed.gain_ns(claims) / plan.subject.steps / NS_PER_US
     steady = plan.subject.steady

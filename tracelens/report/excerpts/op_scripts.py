@@ -251,7 +251,7 @@ def extension_stub(trace: Trace, op: str) -> str:
     shapes of it.
     """
     calls = Counter(_signatures(trace, op))
-    if not any(_has_tensors(call) for call in calls):
+    if not any(call.shape_or_scalar(i) for call in calls for i in range(len(call.shapes or ()))):
         has_lists = any(call.has(i) for call in calls for i in range(len(call.shapes or ())))
         hint = "it takes only lists of unknown type" if has_lists else "record with record_shapes=True"
         raise InputError(f"{trace.table.source}: {op!r} has no recorded tensor shapes; {hint}")
@@ -273,10 +273,6 @@ def _signatures(trace: Trace, op: str) -> list[OpSignature]:
             f"{table.source}: no CPU op named {op!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
         )
     return found
-
-
-def _has_tensors(call: OpSignature) -> bool:
-    return any(call.shape_or_scalar(i) for i in range(len(call.shapes or ())))
 
 
 _MODULE = '''\
