@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from tracelens.errors import UsageError
@@ -173,44 +173,17 @@ def column_set(*columns: TableColumn | Iterable[TableColumn]) -> dict[str, Table
     return by_key
 
 
-def text(key: str, meaning: str, *, width: int = 28, **more: Any) -> TableColumn:
-    """A column of text, at most ``width`` characters wide."""
-    return TableColumn(key=key, meaning=meaning, width=width, **more)
+def text(key: str, meaning: str, **more: Any) -> TableColumn:
+    """A column of text, at most ``width`` characters wide; ``more``: fields of ``TableColumn``."""
+    return TableColumn(key=key, meaning=meaning, **more)
 
 
-def flag(key: str, meaning: str, **more: Any) -> TableColumn:
-    """A column of TRUE and FALSE."""
-    return TableColumn(key=key, meaning=meaning, number_format=GENERAL, **more)
-
-
-def count(key: str, meaning: str, **more: Any) -> TableColumn:
-    """A column of how many there are."""
-    return TableColumn(key=key, meaning=meaning, number_format=COUNT, **more)
-
-
-def identifier(key: str, meaning: str, **more: Any) -> TableColumn:
-    """A column of integers that name something: a rank, a stream, a step."""
-    return TableColumn(key=key, meaning=meaning, number_format=IDENTIFIER, **more)
-
-
-def us(key: str, meaning: str, **more: Any) -> TableColumn:
-    """A column of times in microseconds."""
-    return TableColumn(key=key, meaning=meaning, unit="µs", number_format=US, **more)
-
-
-def ms(key: str, meaning: str, **more: Any) -> TableColumn:
-    """A column of times in milliseconds."""
-    return TableColumn(key=key, meaning=meaning, unit="ms", number_format=MS, **more)
-
-
-def mb(key: str, meaning: str, **more: Any) -> TableColumn:
-    """A column of amounts of data; MB are 1e6 bytes."""
-    return TableColumn(key=key, meaning=meaning, unit="MB", number_format=MB, **more)
-
-
-def percent(key: str, meaning: str, *, look: Look = "share", **more: Any) -> TableColumn:
-    """A column of shares, in percent."""
-    return TableColumn(key=key, meaning=meaning, unit="%", number_format=PERCENT, look=look, **more)
+#: Columns of TRUE and FALSE, of how many there are, of integers that name something (a rank, a stream, a step).
+flag, count, identifier = (partial(text, number_format=shape) for shape in (GENERAL, COUNT, IDENTIFIER))
+#: Columns of times in microseconds and in milliseconds, of amounts of data (MB are 1e6 bytes), of shares in percent.
+us, ms = partial(text, unit="µs", number_format=US), partial(text, unit="ms", number_format=MS)
+mb = partial(text, unit="MB", number_format=MB)
+percent = partial(text, unit="%", number_format=PERCENT, look="share")
 
 
 def number(key: str, meaning: str, *, shape: str = RATE, unit: str = "", **more: Any) -> TableColumn:

@@ -144,20 +144,18 @@ def _refuse_output(output: Path, args: argparse.Namespace) -> None:
 
     given = [args.capture, args.shapes, args.memory_snapshot, args.inductor, args.power, *args.counters]
     refuse_input(output, [args.trace, *filter(None, given)])
-    if not is_file(output):
-        if args.trace.is_file():  # else that is what is wrong
-            refuse_foreign(output)
-    elif args.csv:
-        raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
-    if args.all_sheets:
-        _refuse_without_workbook(output)
+    if not is_file(output) and args.trace.is_file():  # else that is what is wrong
+        refuse_foreign(output)
+    _refuse_file(output, args)
     if is_file(output) and args.open and output.suffix != ".html":
         raise UsageError(f"--open shows the page: -o must be a folder or FILE.html, not {output}")
 
 
-def _refuse_without_workbook(output: Path) -> None:
-    """UsageError where ``--all-sheets`` was given and no workbook is written."""
-    if is_file(output) and output.suffix != ".xlsx":
+def _refuse_file(output: Path, args: argparse.Namespace) -> None:
+    """UsageError for a file that would have neither the tables of ``--csv`` nor the workbook of ``--all-sheets``."""
+    if is_file(output) and args.csv:
+        raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
+    if is_file(output) and args.all_sheets and output.suffix != ".xlsx":
         raise UsageError(f"--all-sheets is for the workbook: -o must be a folder or FILE.xlsx, not {output}")
 
 
@@ -282,10 +280,7 @@ def run_collectives(args: argparse.Namespace) -> int:
         raise UsageError(f"metrics are of one trace (tracelens report): {output} cannot hold a comparison of ranks")
     if not is_file(output):
         refuse_foreign(output)
-    elif args.csv:
-        raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
-    if args.all_sheets:
-        _refuse_without_workbook(output)
+    _refuse_file(output, args)
     extensions = tuple(spec for spec in args.extension if spec != NONE)
     for spec in extensions:
         load_extension(spec)

@@ -213,15 +213,21 @@ def _curve(args: argparse.Namespace, given: argparse.Namespace, asked: ServingCo
     curve = load_curve(args.model, args.cluster, asked, takes_tp="tp" not in args.settled, levels=levels)
     if args.output is not None:
         write_curve(curve, args.output)
-    if args.format == "json" and (documents := getattr(args, "documents", None)) is not None:
-        documents.append(json.loads(curve_json(curve)))
-    elif args.format == "json":
-        emit(curve_json(curve))
+    if args.format == "json":
+        _say_json(args, curve_json(curve))
     else:
         say_lines(curve_text(curve))
         if args.output is not None:
             say(f"wrote {args.output}")
     return 0
+
+
+def _say_json(args: argparse.Namespace, document: str) -> None:
+    """Prints a document, or keeps it for the one of several frameworks."""
+    if (documents := getattr(args, "documents", None)) is None:
+        emit(document)
+    else:
+        documents.append(json.loads(document))
 
 
 def _refuse_other_file(path: Path | None, *kinds: str) -> None:
@@ -277,10 +283,8 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     elif args.output is not None:
         write_folder(result, args.output)
         written.append(f"{args.output}/")
-    if args.format == "json" and (documents := getattr(args, "documents", None)) is not None:
-        documents.append(result.document())
-    elif args.format == "json":
-        emit(result.to_json())
+    if args.format == "json":
+        _say_json(args, result.to_json())
     else:
         say_lines(served_text(result))
         for path in written:
@@ -401,17 +405,8 @@ def _compared(args: argparse.Namespace, asked: ServingConfig) -> list[ScenarioCo
     count = asked.requests if isinstance(asked.requests, int) else 24
     cluster = args.cluster or "dgx-h100"
     if args.model is None:
-        read = {
-            "requests",
-            "cluster",
-            "contention",
-            "jitter",
-            "simulator_profile",
-            "config",
-            "output",
-            "format",
-            "scenarios",
-        }
+        read = {"requests", "cluster", "contention", "jitter", "simulator_profile"}
+        read |= {"config", "output", "format", "scenarios"}
         refuse_unread(args, configure, "--scenarios without --model", lambda name: name not in read)
         options = Options(contention=asked.contention, jitter=asked.jitter)
         return [

@@ -393,10 +393,8 @@ def _host_series(
             own = (table.name[rows] == name) & (of_row >= 0)
             number = np.bincount(of_row[own], minlength=count).astype(float)
             ns = np.bincount(of_row[own], table.duration_ns[rows[own]], minlength=count)
-            series = HostSeries(
-                cause=cause, name=table.names[name], count=tuple(number.tolist()), ns=tuple(ns.tolist())
-            )
-            found.append(series)
+            columns = {"count": tuple(number.tolist()), "ns": tuple(ns.tolist())}
+            found.append(HostSeries(cause=cause, name=table.names[name], **columns))
     return tuple(found)
 
 
@@ -415,24 +413,12 @@ class _Steps(Record, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, window: Window, activity: DeviceActivity) -> _Steps:
-        chosen, times = window.complete_steps, window.times
-        if not chosen:
-            timeline = window.timeline(activity)
-            starts, durations = np.array([timeline.start_ns], np.int64), np.array([timeline.total_ns], np.int64)
-            return cls._made(activity, np.zeros(len(activity), np.int64), durations, timeline, starts)
-        made = cls._made(
-            activity,
-            window.step_of.astype(np.int64) - chosen[0],
-            times.duration_ns[chosen],
-            window.timeline(activity),
-            times.start_ns[chosen],
-        )
-        return replace(made, typical=typical_step(times, chosen) - chosen[0])
-
-    @classmethod
-    def _made(
-        cls, activity: DeviceActivity, of_event: Ints, durations: Ints, timeline: Timeline, starts: Ints
-    ) -> _Steps:
+        chosen, times, timeline = window.complete_steps, window.times, window.timeline(activity)
+        of_event = np.zeros(len(activity), np.int64)
+        starts, durations = np.array([timeline.start_ns], np.int64), np.array([timeline.total_ns], np.int64)
+        if chosen:
+            of_event = window.step_of.astype(np.int64) - chosen[0]
+            starts, durations = times.start_ns[chosen], times.duration_ns[chosen]
         opens, closes = timeline.spans
         # The spans of the window, cut where a step begins within one
         later = starts[1:]
@@ -449,5 +435,5 @@ class _Steps(Record, frozen=True, kw_only=True, eq=False):
             timeline=timeline,
             starts=starts,
             moments=exclusive(activity, (begin, end)),
-            typical=0,
+            typical=typical_step(times, chosen) - chosen[0] if chosen else 0,
         )

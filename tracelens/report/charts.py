@@ -4,7 +4,6 @@ pictures of search results: scaling, time and memory by part, degrees, heat maps
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -212,9 +211,7 @@ def _roof_lines(axes: _Axes, roofs: Roofs) -> Iterator[Markup]:
     highest = max((rate for rate, _, _ in lines), default=10.0**axes.y1)
     known = [(tb_s, kind) for kind, tb_s in memory.items() if tb_s]
     for number, (tb_s, kind) in enumerate(known):
-        yield _slope(axes, tb_s, highest, kind)
-        if number == 0:
-            yield _slope_label(axes, tb_s, f"HBM {shown_rate(tb_s)} TB/s {kind}")
+        yield from _slope(axes, tb_s, highest, kind, has_label=number == 0)
     below = -_LABEL_HEIGHT
     for rate, kind, text in sorted(lines, key=lambda line: (-line[0], line[2])):
         slope = memory[kind] or (known[0][0] if known else None)
@@ -227,21 +224,17 @@ def _roof_lines(axes: _Axes, roofs: Roofs) -> Iterator[Markup]:
             yield tag("text", text, x=start + 7, y=below - 9, class_="roof-label")
 
 
-def _slope(axes: _Axes, tb_s: float, limit: float, kind: str) -> Markup:
+def _slope(axes: _Axes, tb_s: float, limit: float, kind: str, *, has_label: bool) -> Iterator[Markup]:
     """The line of one HBM rate, from where it enters the chart to the roof at ``limit``."""
-    start = max(10.0**axes.x0, 10.0**axes.y0 / tb_s)
-    end = min(10.0**axes.x1, limit / tb_s)
-    ends = {"x1": axes.x(start), "y1": axes.y(start * tb_s), "x2": axes.x(end), "y2": axes.y(end * tb_s)}
-    return tag("line", **ends, class_=f"roof {kind}")
-
-
-def _slope_label(axes: _Axes, tb_s: float, text: str) -> Markup:
-    start = max(10.0**axes.x0, 10.0**axes.y0 / tb_s)
+    start, end = max(10.0**axes.x0, 10.0**axes.y0 / tb_s), min(10.0**axes.x1, limit / tb_s)
     x, y = axes.x(start), axes.y(start * tb_s)
-    across, up = axes.x(2.0 * start) - x, y - axes.y(2.0 * start * tb_s)
-    at_x, at_y = x + across, y - up - 7
-    turned = f"rotate({-math.degrees(math.atan2(up, across)):.2f} {at_x:.1f} {at_y:.1f})"
-    return tag("text", text, x=at_x, y=at_y, class_="roof-label", transform=turned)
+    yield tag("line", x1=x, y1=y, x2=axes.x(end), y2=axes.y(end * tb_s), class_=f"roof {kind}")
+    if has_label:
+        across, up = axes.x(2.0 * start) - x, y - axes.y(2.0 * start * tb_s)
+        at_x, at_y = x + across, y - up - 7
+        turned = f"rotate({-math.degrees(math.atan2(up, across)):.2f} {at_x:.1f} {at_y:.1f})"
+        text = f"HBM {shown_rate(tb_s)} TB/s {kind}"
+        yield tag("text", text, x=at_x, y=at_y, class_="roof-label", transform=turned)
 
 
 def _mark(
@@ -296,7 +289,9 @@ def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, 
     def place(point: tuple[float, float]) -> tuple[float, float]:
         return _LINES.left + point[0] / right * _LINES.wide, _LINES.foot - point[1] / top * _LINES.tall
 
-    drawn = [*_linear_grid(right, top, place)]
+    drawn = [part for value in round_ticks(top)
+             for part in _LINES.y_tick(place((0.0, value))[1], f"{value:,.6g}")]  # fmt: skip
+    drawn += [_LINES.x_tick(place((value, 0.0))[0], f"{value:,.6g}") for value in round_ticks(right) if value <= right]
     for number, (name, line) in enumerate(lines.items()):
         color = f"c{number % COLOR_CLASSES}"
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(place, line))
@@ -311,16 +306,6 @@ def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, 
     named = legend([(name, f"c{number % COLOR_CLASSES}") for number, name in enumerate(lines)])
     framed = tag("div", chart, class_="wide", tabindex="0")
     return tag("figure", tag("figcaption", up), framed, named if len(lines) > 1 else None)
-
-
-def _linear_grid(
-    right: float, top: float, place: Callable[[tuple[float, float]], tuple[float, float]]
-) -> Iterator[Markup]:
-    for value in round_ticks(top):
-        yield from _LINES.y_tick(place((0.0, value))[1], f"{value:,.6g}")
-    for value in round_ticks(right):
-        if value <= right:
-            yield _LINES.x_tick(place((value, 0.0))[0], f"{value:,.6g}")
 
 
 def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Markup:
@@ -478,46 +463,42 @@ def write_plots(folder: Path, table: pd.DataFrame, ranking: Ranking) -> list[Pat
 
     ``ranking``: seconds of every feasible configuration, fastest first, by strategy and devices. Returns the files.
     """
-    pictures: dict[str, Callable[[], Markup]] = {}
-    best = _best(table)
-    if best["n_gpus"].nunique() > 1:
-        pictures["scaling"] = lambda: scaling(table)
-        pictures["degrees"] = lambda: degrees(table)
-        pictures["time_shares"] = lambda: components(table, TIMES, "percent of the step", of_whole=True)
-    pictures["time"] = lambda: components(table, TIMES, "seconds per step")
-    pictures["memory"] = lambda: components(table, MEMORY, "GB per device")
+    pictures: dict[str, Markup] = {}
+    if _best(table)["n_gpus"].nunique() > 1:
+        pictures = {"scaling": scaling(table), "degrees": degrees(table)}
+        pictures["time_shares"] = components(table, TIMES, "percent of the step", of_whole=True)
+    pictures["time"] = components(table, TIMES, "seconds per step")
+    pictures["memory"] = components(table, MEMORY, "GB per device")
     swept = [str(name) for name in table if str(name).startswith(_SWEPT) and table[name].nunique() > 1]
     for y, x in itertools.combinations(swept, 2):
-        pictures[f"{y.removeprefix(_SWEPT)}_{x.removeprefix(_SWEPT)}"] = functools.partial(sweep_heat_map, table, x, y)
+        pictures[f"{y.removeprefix(_SWEPT)}_{x.removeprefix(_SWEPT)}"] = sweep_heat_map(table, x, y)
     if ranking:
-        pictures["landscape"] = lambda: landscape(ranking)
+        pictures["landscape"] = landscape(ranking)
     with whole_folder(folder) as staging:
         for name, picture in pictures.items():
-            (staging / f"{name}.svg").write_bytes(picture().encode())
+            (staging / f"{name}.svg").write_bytes(picture.encode())
     return [folder / f"{name}.svg" for name in pictures]
 
 
 def scaling(table: pd.DataFrame) -> Markup:
     """Throughput of the best configuration over devices, per strategy; dotted: as fast per device as at the start."""
     best = _best(table)
-    lines = {
-        _split(strategy)[0]: list(zip(each["n_gpus"], each["throughput"], strict=True))
-        for strategy, each in best.groupby("strategy")
-    }
     first = best.sort_values("n_gpus").iloc[0]
     ideal = [(n, first["throughput"] / first["n_gpus"] * n) for n in sorted(best["n_gpus"].unique())]
-    return _lines({**lines, "ideal": ideal}, "GPUs", "samples/s", dotted={"ideal"})
+    return _lines({**_throughputs(best), "ideal": ideal}, "GPUs", "samples/s", dotted={"ideal"})
 
 
 def training_days(table: pd.DataFrame, tokens_per_sample: int) -> Markup:
     """Days that 10^12 tokens take on the best configuration over devices, per strategy."""
-    lines = {
-        _split(strategy)[0]: [
-            (n, days_of(rate * tokens_per_sample)) for n, rate in zip(each["n_gpus"], each["throughput"], strict=True)
-        ]
-        for strategy, each in _best(table).groupby("strategy")
-    }
+    rates = _throughputs(_best(table))
+    lines = {name: [(n, days_of(rate * tokens_per_sample)) for n, rate in line] for name, line in rates.items()}
     return _lines(lines, "GPUs", "days for 10¹² tokens")
+
+
+def _throughputs(best: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
+    """(devices, samples/s) per strategy."""
+    groups = best.groupby("strategy")
+    return {_split(name)[0]: list(zip(each["n_gpus"], each["throughput"], strict=True)) for name, each in groups}
 
 
 def days_of(tokens_per_s: float) -> float:

@@ -143,23 +143,13 @@ def comparison_markdown(found: Comparison) -> bytes:
     names = [f"{markdown_text(side.name)}, {markdown_text(side.device)}" for side in (found.a, found.b)]
     sides = f"A {names[0]}; B {names[1]}; {matched}."
     lines = [
-        f"### {change_title(found)}",
-        "",
-        sides,
-        "",
-        f"Of the step {parts_text(found)}.",
-        "",
+        f"### {change_title(found)}", "", sides, "", f"Of the step {parts_text(found)}.", "",
         *([] if found.energy is None else [f"E{energy_text(found.energy)[1:]}.", ""]),
         *[f"- {markdown_text(note)}" for note in found.notes],
         *[f"- {'✅' if gate.passed else '❌'} {markdown_text(gate.text)}" for gate in found.gates],
-        "",
-        "| change, ms | what |",
-        "|---:|---|",
-        *[
-            f"| {change.change_ms:+.3f} | {markdown_text(change.text)} |"
-            for change in found.changes[:_MOST_IN_MARKDOWN]
-        ],
-    ]
+        "", "| change, ms | what |", "|---:|---|",
+        *[f"| {c.change_ms:+.3f} | {markdown_text(c.text)} |" for c in found.changes[:_MOST_IN_MARKDOWN]],
+    ]  # fmt: skip
     rest = found.changes[_MOST_IN_MARKDOWN:]
     if rest:
         lines.append(f"| {sum(c.change_ms for c in rest):+.3f} | {len(rest)} more |")
@@ -251,7 +241,10 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
         ),
     }
     if found.ranks:
-        tables["ranks"] = pd.DataFrame([_rank(rank) for rank in found.ranks])
+        tables["ranks"] = pd.DataFrame([
+            {key: getattr(rank, key) for key in _OF_RANK} | {"alone": "yes" if rank.is_alone else "no"}
+            for rank in found.ranks
+        ])  # fmt: skip
     if found.gates:
         gates = [(g.gate, "passed" if g.passed else "failed", g.value, g.unit, g.text) for g in found.gates]
         tables["gates"] = pd.DataFrame(gates, columns=["gate", "result", "change", "unit", "text"])
@@ -263,15 +256,10 @@ _SHARED = ("name", "category", "change_ms", "low_ms", "high_ms", "match", "cause
 _OF_SIDE = (
     "ops", "calls", "ms", "kernel_ms", "kernels", "shapes", "dtypes", "tflops_s", "hbm_tb_s", "percent_of_roofline"
 )  # fmt: skip
+_OF_RANK = (
+    "rank", "change_ms", "low_ms", "high_ms", "a_own_ms", "b_own_ms", "a_exposed_ms", "b_exposed_ms"
+)  # fmt: skip
 _COLUMNS = [*_SHARED, *(f"{side}_{key}" for key in _OF_SIDE for side in "ab")]
-
-
-def _rank(rank: RankChange) -> dict[str, Any]:
-    return {
-        "rank": rank.rank, "change_ms": rank.change_ms, "low_ms": rank.low_ms, "high_ms": rank.high_ms,
-        "a_own_ms": rank.a_own_ms, "b_own_ms": rank.b_own_ms, "a_exposed_ms": rank.a_exposed_ms,
-        "b_exposed_ms": rank.b_exposed_ms, "alone": "yes" if rank.is_alone else "no",
-    }  # fmt: skip
 
 
 def _table_row(row: ComparedRow) -> dict[str, Any]:

@@ -40,14 +40,9 @@ def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list
         for title, words in _TABLES.items()
         if (sheet := made.get(title)) is not None
     ]  # fmt: skip
-    tiles = [
-        *_unended(frames.get("unended")),
-        *_tiles(frames.get("step_cost"), late),
-        *_bubble(frames.get("pipeline_bubbles")),
-    ]
-    shown = Document(title=name or "ranks", kind="collectives", facts=facts, tiles=tiles, notes=notes,
-                     sections=[*charts, *tables])  # fmt: skip
-    return shown.page()
+    tiles = [*_unended(frames.get("unended")), *_tiles(frames.get("step_cost"), late, frames.get("pipeline_bubbles"))]
+    return Document(title=name or "ranks", kind="collectives", facts=facts, tiles=tiles, notes=notes,
+                    sections=[*charts, *tables]).page()  # fmt: skip
 
 
 def _unended(calls: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
@@ -57,16 +52,15 @@ def _unended(calls: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
         yield str(row["problem"]).capitalize(), call, f"of group {row['group_name']}: {which}"
 
 
-def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
+def _tiles(
+    steps: pd.DataFrame | None, late: pd.DataFrame | None, pipelines: pd.DataFrame | None
+) -> Iterator[tuple[str, str, str]]:
     if steps is not None and len(steps):
         cost, whole = steps["cost_us"].sum() / US_PER_MS, steps["step_us_median"].sum() / US_PER_MS
         yield "Waiting for the slowest rank", f"{cost:,.3f} ms", f"of {whole:,.3f} ms in {len(steps)} steps"
     if late is not None and len(late):
         worst = late.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
         yield "Costs the others most", f"rank {int(worst['rank'])}", f"{worst['cost_us'] / US_PER_MS:,.3f} ms in all"
-
-
-def _bubble(pipelines: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
     if pipelines is not None and len(pipelines):
         share = 100 * pipelines["bubble_us"].sum() / pipelines["step_us"].sum()
         yield "Pipeline bubble", f"{share:.1f} %", "of a step, in send/recv or idle"

@@ -74,10 +74,10 @@ def drilldown_data(drawn: page_charts.Drilldown, names: Sequence[str], rows: int
     """Columns over the leaves; ``op`` is a row of the table of ops, which has so many, -1 for others."""
     line = drawn.line
     return {
-        "category": pool.names(drawn.category.texts, drawn.category.code),
+        "category": pool.codes(drawn.category.texts, drawn.category.code).tolist(),
         "op": np.where(drawn.row < rows, drawn.row, -1).tolist(),
-        "kernel": pool.names(names, drawn.kernel),
-        "line": None if line is None else pool.names([text or NO_LINE for text in line.texts], line.code),
+        "kernel": pool.codes(names, drawn.kernel).tolist(),
+        "line": None if line is None else pool.codes([text or NO_LINE for text in line.texts], line.code).tolist(),
         "time": drawn.time_ns.tolist(),
         "count": drawn.count.tolist(),
         "rest": drawn.left_out_ns,
@@ -140,13 +140,11 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, halved: i
     pictures = Pictures.of(
         result, max_rects=page_charts.MAX_RECTS >> halved, max_nodes=page_charts.MAX_NODES >> halved
     )  # fmt: skip
-    ops, kernels, collectives, cpu = (
-        by_title(sheets, title)
-        for title in (
-            perf_summary.UNIFIED_PERF_SUMMARY_TITLE, perf_summary.KERNEL_SUMMARY_TITLE, coll_analysis.TITLE,
-            perf_summary.CPU_OPS_TITLE,
-        )
+    titles = (
+        perf_summary.UNIFIED_PERF_SUMMARY_TITLE, perf_summary.KERNEL_SUMMARY_TITLE, coll_analysis.TITLE,
+        perf_summary.CPU_OPS_TITLE,
     )  # fmt: skip
+    ops, kernels, collectives, cpu = (by_title(sheets, title) for title in titles)
     overview = _overview(ops, kernels)
     read = SheetRows(sheets, overview)
     added = {f"added-{number}": made for number, made in enumerate((s for s in sheets if s.is_added), 1)}
@@ -172,12 +170,8 @@ def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
     if ops is None:
         return None
     gpu_us = ops.frame["kernel_us_sum"].sum() if kernels is None else kernels.frame["duration_us_sum"].sum()
-    return make_sheet(
-        perf_summary.PERF_SUMMARY_TITLE,
-        perf_summary.overview(ops.frame, float(gpu_us)),
-        perf_summary.PERF_SUMMARY_COLUMNS,
-        ops.text,
-    )
+    frame = perf_summary.overview(ops.frame, float(gpu_us))
+    return make_sheet(perf_summary.PERF_SUMMARY_TITLE, frame, perf_summary.PERF_SUMMARY_COLUMNS, ops.text)
 
 
 def _sections(

@@ -13,7 +13,7 @@ from tracelens.analysis.attribution.activity import Labels
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.idle.idle_time import CAUSES
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.page_charts import Lane, StepTimeline
+from tracelens.analysis.page_charts import StepTimeline
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
 from tracelens.analysis.step_rectangles import HostLanes, StepIdle
 from tracelens.files.safe_text import short_kernel_name
@@ -41,13 +41,8 @@ class Pool:
                 self.texts.append(shown)
         return known
 
-    def names(self, texts: Sequence[str], codes: npt.NDArray[np.integer]) -> list[int]:
-        """The indices of texts by code."""
-        found: list[int] = self.codes(texts, codes).tolist()
-        return found
-
     def codes(self, texts: Sequence[str], codes: npt.NDArray[np.integer]) -> Ints:
-        """The same as a column."""
+        """The indices of texts by code."""
         used, at = np.unique(codes, return_inverse=True)
         return np.array([self.add(texts[code]) for code in used.tolist()], np.int64)[at]
 
@@ -132,7 +127,11 @@ def timeline_data(
     made = []
     for drawn in steps:
         columns = _device_columns(drawn, analysis, rows, lines, pool)
-        labels = [{"label": label, "levels": 1} for label in lane_labels(drawn.lanes)]
+        several = len({lane.device for lane in drawn.lanes}) > 1  # devices, which a lane names only then
+        labels = [
+            {"label": f"{f'device {lane.device} ' if several else ''}stream {lane.stream}", "levels": 1}
+            for lane in drawn.lanes
+        ]
         if drawn.host is not None:
             host = _host_columns(drawn.host, analysis.trace.table, pool)
             columns = {
@@ -201,9 +200,3 @@ def _idle_columns(drawn: StepIdle, pool: Pool) -> dict[str, Ints]:
         "start": drawn.start_ns, "length": length, "less": length - drawn.idle_ns,
         "cause": pool.codes(CAUSES, drawn.cause),
     }  # fmt: skip
-
-
-def lane_labels(lanes: Sequence[Lane]) -> list[str]:
-    """What a lane is called; the device is named only where there are several."""
-    several = len({lane.device for lane in lanes}) > 1
-    return [f"{f'device {lane.device} ' if several else ''}stream {lane.stream}" for lane in lanes]

@@ -291,12 +291,7 @@ def _command(found: Answer, row: pd.Series) -> list[str]:
     given |= {"micro-batch": split["micro_batch"], "global-batch": request.global_batch}
     given |= {"sequence": found.rule_sets[0].tokens_per_sample, "precision": row["precision"]}
     given |= {"recompute": split["recompute"], "framework": request.framework or POOLED}
-    words = (
-        word
-        for name, value in given.items()
-        if name == "tp" or value != 1
-        for word in (f"--{name}", shlex.quote(str(value)))
-    )
+    words = (f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if name == "tp" or value != 1)
     return [f"  tracelens project {' '.join(words)}"]
 
 
@@ -328,10 +323,7 @@ def _best_few(found: Answer) -> str:
     slowest = max(steps) / min(steps)
     times = f"the slowest takes {slowest:.1f} times as long as the fastest"
     title = f"best {most} of each" if counts > 1 else f"best {len(rows)}"
-    return "\n".join([
-        f"{title} of {len(steps):,} configurations that fit; {times}",
-        _table(found, rows),
-    ])  # fmt: skip
+    return f"{title} of {len(steps):,} configurations that fit; {times}\n{_table(found, rows)}"
 
 
 def shown_rows(found: Answer, rows: pd.DataFrame) -> list[list[str]]:
@@ -529,19 +521,16 @@ def step_page(result: Result) -> bytes:
         section("memory", "Memory", _memory_bars(found), _frame_table(stages, "Memory by stage")),
     ]
     if levers:
-        saved, needed = (
-            "Time of the step that each saves alone",
-            "Changes that make it fit: step time relative to this one",
-        )
+        saved = "Time of the step that each saves alone"
+        needed = "Changes that make it fit: step time relative to this one"
         sections.append(section("levers", "Levers", bars(levers, saved if fits else needed)))
     ops = result.ops(result.run.busiest)
     ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")
     sections.append(section("ops", "Operations of the busiest rank", table(ops, "Operations")))
     notes = [*expected_of_step(result), *found.notes]
     facts = [*([] if result.split is None else [result.split.sentence]), *_facts(found)]
-    shown = Document(title=found.model.label, kind="projected step", facts=facts, tiles=_tiles(found), notes=notes,
-                     warnings=warnings, sections=sections)  # fmt: skip
-    return shown.page()
+    return Document(title=found.model.label, kind="projected step", facts=facts, tiles=_tiles(found), notes=notes,
+                    warnings=warnings, sections=sections).page()  # fmt: skip
 
 
 def _memory_bars(found: Projection) -> Markup:
@@ -595,14 +584,11 @@ def search_page(found: Answer) -> bytes:
     ]  # fmt: skip
     asked = sorted(set(request.gpus) - set(fits["n_gpus"]))
     warnings = [f"nothing fits on {', '.join(map(str, asked))} GPUs"] if asked else []
-    sections = [
-        section("best", "The best by number of GPUs", _shown(found, best_of_each(found)[0], "Best splits")),
-    ]
+    sections = [section("best", "The best by number of GPUs", _shown(found, best_of_each(found)[0], "Best splits"))]
     if reasons := found.reasons():
         rows = [(change_of(each), each.slower, f"+{shown_percent(each.slower)}") for each in reasons]
-        sections.append(
-            section("reasons", "Why not otherwise", bars(rows, "Time of the step that each other choice adds"))
-        )
+        drawn = bars(rows, "Time of the step that each other choice adds")
+        sections.append(section("reasons", "Why not otherwise", drawn))
     times = [picture(charts.components(fits, charts.TIMES, "seconds per step"))]
     if fits["n_gpus"].nunique() > 1:
         days = charts.training_days(fits, rules.tokens_per_sample)
@@ -615,9 +601,8 @@ def search_page(found: Answer) -> bytes:
         sections.append(section("landscape", "What a bad choice costs", picture(charts.landscape(ranking))))
     sections.append(section("front", "Pareto front of time, devices and memory", _shown(found, front, "Pareto front")))
     notes = expected_of_best(found, float(fastest["t"]))
-    shown = Document(title=title, kind="search", facts=facts, tiles=tiles, notes=notes, warnings=warnings,
-                     sections=sections)  # fmt: skip
-    return shown.page()
+    return Document(title=title, kind="search", facts=facts, tiles=tiles, notes=notes, warnings=warnings,
+                    sections=sections).page()  # fmt: skip
 
 
 def _shown(found: Answer, rows: pd.DataFrame, label: str) -> Markup:

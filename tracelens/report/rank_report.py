@@ -161,12 +161,12 @@ class RankReport(NamedSheets):
         yield f" {result.name or 'ranks'}  {counted(len(result.ranks), 'rank')}{of}: {ranks_text(result.ranks)}"
         residual = result.clocks.residual_us
         hosts = len(result.clocks.hosts)
+        known = "not placed" if residual is None else f"residual ±{residual:.1f} µs"
+        how = f"{hosts} hosts by {result.clocks.how}; {known}"
         if hosts == 1:
             is_log = result.clocks.hosts[0].host == "any"
-            yield f" clocks    {f'not needed: {result.clocks.how}' if is_log else 'of one host, as recorded'}"
-        else:
-            known = "not placed" if residual is None else f"residual ±{residual:.1f} µs"
-            yield f" clocks    {hosts} hosts by {result.clocks.how}; {known}"
+            how = f"not needed: {result.clocks.how}" if is_log else "of one host, as recorded"
+        yield f" clocks    {how}"
         late = self._late()
         yield from ["", *late] if late else []
         yield from self._collectives()

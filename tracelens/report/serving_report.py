@@ -150,26 +150,21 @@ def _curve_facts(curve: LoadCurve) -> Iterator[str]:
     else:
         yield f"The SLO breaks at {broken.at_once}: {_broke(broken, curve)}; {_bound_by(broken)}"
     asked = curve.points[0].result.outcome.requests
-    lengths = (f"{sum(each) / len(each):,.0f}" for each in (asked.input_tokens, asked.output_tokens))
-    prompt, answer = lengths
+    prompt, answer = (f"{sum(each) / len(each):,.0f}" for each in (asked.input_tokens, asked.output_tokens))
     yield (
         f"A request has {prompt} prompt and {answer} output tokens on average (--input-tokens, --output-tokens); "
         "tokens/s counts output tokens"
     )
-    yield _detail(curve)
+    counts = [len(point.result.outcome.requests) for point in curve.points]
+    said = f"{min(counts):,} to {max(counts):,}" if min(counts) < max(counts) else f"{counts[0]:,}"
+    level = ", ".join(curve.experiment.options.levels)
+    yield f"Each line simulates a closed loop of {said} requests (--requests) at level of detail {level} (--lod)"
 
 
 def _is_full(point: LoadPoint) -> bool:
     experiment = point.result.experiment
     ranks = experiment.deployment.parallelism.dp * experiment.options.replicas
     return point.concurrency >= experiment.deployment.engine.max_num_seqs * ranks
-
-
-def _detail(curve: LoadCurve) -> str:
-    counts = [len(point.result.outcome.requests) for point in curve.points]
-    said = f"{min(counts):,} to {max(counts):,}" if min(counts) < max(counts) else f"{counts[0]:,}"
-    level = ", ".join(curve.experiment.options.levels)
-    return f"Each line simulates a closed loop of {said} requests (--requests) at level of detail {level} (--lod)"
 
 
 def _broke(point: LoadPoint, curve: LoadCurve) -> str:
@@ -456,14 +451,19 @@ def scenarios_text(found: list[ScenarioComparison]) -> str:
 def _where(figures: Mapping[str, float | int | None]) -> str:
     compute, transfer = int(figures["compute_events"] or 0), int(figures["transfer_events"] or 0)
     total = int(figures["events"] or 1)
-    return (
-        f"in detail {100 * compute / total:.0f} % of events are compute, {100 * transfer / total:.0f} % link transfers"
-    )
+    shares = f"{100 * compute / total:.0f} % of events are compute, {100 * transfer / total:.0f} % link transfers"
+    return f"in detail {shares}"
 
 
 _LATENCIES = (("ttft", "to the first token"), ("tpot", "per token"), ("itl", "between tokens"), ("e2e", "end to end"))
 _POINTS = 300
 _PERCENTILES = ("mean", "p50", "p90", "p99")
+#: The figures that answer: (what, key, unit, below it).
+_SERVED = (
+    ("Requests", "requests_per_s", "/s", "completed"), ("Output", "output_tokens_per_s", "tokens/s", "all GPUs"),
+    ("First token", "ttft_p99_ms", "ms", "99 of 100 requests are faster"),
+    ("Per token", "tpot_p99_ms", "ms", "99 of 100 requests are faster"),
+)  # fmt: skip
 
 
 def served_page(result: ServingResult) -> bytes:
@@ -471,13 +471,8 @@ def served_page(result: ServingResult) -> bytes:
     figures = result.summary
     tiles = [
         (name, "-" if (value := figures.get(key)) is None else f"{shown_figure(value)} {unit}", below)
-        for name, key, unit, below in (
-            ("Requests", "requests_per_s", "/s", "completed"),
-            ("Output", "output_tokens_per_s", "tokens/s", "all GPUs"),
-            ("First token", "ttft_p99_ms", "ms", "99 of 100 requests are faster"),
-            ("Per token", "tpot_p99_ms", "ms", "99 of 100 requests are faster"),
-        )
-    ]  # fmt: skip
+        for name, key, unit, below in _SERVED
+    ]
     charts: list[Markup] = []
     for key, words in _LATENCIES:
         known = [(part, figures.get(f"{key}_{part}_ms")) for part in _PERCENTILES]
@@ -490,17 +485,11 @@ def served_page(result: ServingResult) -> bytes:
         listed = tag("details", tag("summary", "step by step"), table(steps, "Steps"))
         made.append(section("replica", "A replica over time", *_replica(steps), listed))
     made.append(section("requests", "Requests", table(result.requests, "Requests")))
-    shown = Document(title=result.title, kind="served load", facts=_facts(result), tiles=tiles,
-                     notes=result.notes, sections=made)  # fmt: skip
-    return shown.page()
-
-
-def _facts(result: ServingResult) -> Iterator[str]:
-    figures = result.summary
-    yield requests_text(result)
-    yield f"{figures['completed'] or 0:,} completed in {shown_figure(figures['window_s'] or 0)} s"
-    if (busy := figures.get("utilization")) is not None:
-        yield f"GPU busy {shown_share(busy)}"
+    completed = f"{figures['completed'] or 0:,} completed in {shown_figure(figures['window_s'] or 0)} s"
+    busy = figures.get("utilization")
+    facts = [requests_text(result), completed, *([] if busy is None else [f"GPU busy {shown_share(busy)}"])]
+    return Document(title=result.title, kind="served load", facts=facts, tiles=tiles, notes=result.notes,
+                    sections=made).page()  # fmt: skip
 
 
 def _replica(steps: pd.DataFrame) -> Iterator[Markup]:
@@ -509,27 +498,24 @@ def _replica(steps: pd.DataFrame) -> Iterator[Markup]:
     width = max(float(own["time_ms"].max() - own["time_ms"].min()) / _POINTS, 1e-9)
     part = ((own["time_ms"] - own["time_ms"].min()) // width).astype(int)
     most = own.groupby(part.rename("part")).max()
+    seconds = most["time_ms"] / MS_PER_S
     for names, words in (
         (("decoding", "prefilling", "waiting"), "requests"),
         (("blocks_in_use",), "blocks of the cache"),
     ):
-        lines = {
-            name.replace("_", " "): [
-                (ms / MS_PER_S, float(n)) for ms, n in zip(most["time_ms"], most[name], strict=True)
-            ]
-            for name in names
-        }
+        lines = {name.replace("_", " "): list(zip(seconds, most[name].astype(float), strict=True)) for name in names}
         yield line_chart(lines, "seconds", words)
 
 
 def sweep_page(rows: Sequence[tuple[float, ServingResult]]) -> bytes:
     """Goodput and latency over the rate of requests."""
 
-    def line(name: str) -> list[tuple[float, float]]:
-        return [(rate, float(value)) for rate, each in rows if (value := each.summary.get(name)) is not None]
-
     def lines(names: dict[str, str]) -> dict[str, list[tuple[float, float]]]:
-        return {word: found for name, word in names.items() if (found := line(name))}
+        known = {
+            word: [(rate, float(value)) for rate, each in rows if (value := each.summary.get(name)) is not None]
+            for name, word in names.items()
+        }
+        return {word: line for word, line in known.items() if line}
 
     (rate, good), rates = _most_goodput(rows), sorted(rate for rate, _ in rows)
     edge, tiles = [], []
@@ -540,15 +526,8 @@ def sweep_page(rows: Sequence[tuple[float, ServingResult]]) -> bytes:
     names = {"goodput_requests_per_s": "within the limits", "requests_per_s": "completed"}
     first_token = {f"ttft_{part}_ms": f"first token {part}" for part in _PERCENTILES}
     per_token = {f"tpot_{part}_ms": f"per token {part}" for part in _PERCENTILES}
-    charts = [
-        line_chart(found, "requests/s that arrive", up)
-        for found, up in (
-            (lines(names), "requests/s"), (lines(first_token), "ms to the first token"),
-            (lines(per_token), "ms per token"),
-        )
-        if found
-    ]  # fmt: skip
-    title = rows[0][1].title
-    facts = [f"{len(rows)} rates, {rates[0]:g} to {rates[-1]:g} requests/s"]
-    curves = section("curves", "Over the rate", charts)
-    return Document(title=title, kind="sweep", facts=facts, tiles=tiles, warnings=edge, sections=[curves]).page()
+    drawn = ((names, "requests/s"), (first_token, "ms to the first token"), (per_token, "ms per token"))
+    charts = [line_chart(found, "requests/s that arrive", up) for each, up in drawn if (found := lines(each))]
+    return Document(title=rows[0][1].title, kind="sweep", tiles=tiles, warnings=edge,
+                    facts=[f"{len(rows)} rates, {rates[0]:g} to {rates[-1]:g} requests/s"],
+                    sections=[section("curves", "Over the rate", charts)]).page()  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 
@@ -419,22 +419,10 @@ _WIDEST_NUMBER, _WIDEST_TEXT, _NARROWEST = 24, 60, 8
 _FEW_CELLS = 20_000
 
 
-def write_workbook(
-    path: str | PathLike[str],
-    sheets: Sequence[Sheet],
-    summary: Summary,
-    *,
-    max_rows: int = MAX_ROWS,
-    further: Sequence[Sheet] = (),
-    said: Sequence[str] = (),
-) -> None:
-    """Writes ``path`` whole or not at all; OutputError when the folder is not writable.
-
-    A sheet with more than ``max_rows`` rows, header included, continues in ``<title> (2)``. ``about`` begins
-    with the sentences ``said`` and names the ``further`` sheets as left out.
-    """
+def write_workbook(path: str | PathLike[str], sheets: Sequence[Sheet], summary: Summary, **options: Any) -> None:
+    """Writes ``path`` whole or not at all, as ``write_workbook_to``; OutputError when the folder is not writable."""
     with whole_file(Path(path)) as file:
-        write_workbook_to(file, sheets, summary, max_rows=max_rows, further=further, said=said)
+        write_workbook_to(file, sheets, summary, **options)
 
 
 def write_workbook_to(
@@ -446,7 +434,10 @@ def write_workbook_to(
     further: Sequence[Sheet] = (),
     said: Sequence[str] = (),
 ) -> None:
-    """The bytes of the workbook."""
+    """The bytes of the workbook. A sheet of more than ``max_rows`` rows, header included, goes on in ``<title> (2)``.
+
+    ``about`` begins with the sentences ``said`` and names the ``further`` sheets as left out.
+    """
     parts = list(_parts(sheets, max_rows))
     styles = Styles()
     lines = about_lines(summary, [(part.title, part.sheet) for part in parts], further, said)
