@@ -216,6 +216,14 @@ def add_executor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=positive, metavar="N", help="worker processes; default: one per core")
 
 
+def add_extension(
+    parser: argparse.ArgumentParser, about: str = "extension, as for report; repeatable", more: str = "|none"
+) -> None:
+    """Adds the option that names extensions; ``more``: what it takes besides names and files."""
+    metavar = f"NAME|FILE.py{more}"
+    parser.add_argument("--extension", action="append", default=[], metavar=metavar, help=about)
+
+
 def refuse_input(output: Path, inputs: Iterable[Path]) -> None:
     """UsageError where a command would write over a file that it reads."""
     if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.cli import add_extension
 from tracelens.errors import UsageError
 from tracelens.files.safe_text import markdown_text
 from tracelens.files.say import emit, say, say_lines, say_table, with_progress
@@ -35,13 +36,7 @@ def configure_calibrate(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.toml",
         help="device or cluster file to write",
     )
-    add(
-        "--extension",
-        action="append",
-        default=[],
-        metavar="NAME|FILE.py",
-        help="extension to read the traces with; repeatable",
-    )
+    add_extension(parser, "extension to read the traces with; repeatable", "")
 
 
 def run_calibrate(args: argparse.Namespace) -> int:
@@ -49,8 +44,6 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
     The result is a device or cluster file, for --device and --cluster of the other commands.
     """
-    from tracelens.errors import UsageError
-
     if args.output.suffix != ".toml":
         raise UsageError(f"-o takes a device or cluster file that ends in .toml; got {args.output}")
     return _cluster(args) if args.cluster else _device(args)

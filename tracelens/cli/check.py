@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.cli import add_extension
 from tracelens.files.say import say
 from tracelens.types.units import shown_percent
 
@@ -19,13 +20,7 @@ _LABEL = 14
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, help="trace of any profiler")
-    parser.add_argument(
-        "--extension",
-        action="append",
-        default=[],
-        metavar="NAME|FILE.py|none",
-        help="extension, as for report; repeatable",
-    )
+    add_extension(parser)
     parser.add_argument(
         "--device", metavar="NAME|FILE.toml", help="device of the trace; default: recognized from the trace"
     )

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.errors import UsageError
 from tracelens.files.option_fields import byte_count, integer
 from tracelens.files.say import emit, say, say_table
 from tracelens.types.units import shown_rate
@@ -126,11 +127,15 @@ def _kind(kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
     )
     add("--gpu-clock-mhz", type=float, metavar="MHZ", help="GPU clock; default: the data sheet's")
     add("--backward", action="store_true", help="estimate the forward pass and each gradient, one line each")
-    add(
-        "--batch", type=Path, metavar="FILE", help="estimate every row of a .csv or .parquet table (docs/estimation.md)"
-    )
-    add("-o", "--output", type=Path, metavar="FILE", help="file for the results of --batch; default: CSV on stdout")
+    _add_batch(kind, "docs/estimation.md")
     return kind
+
+
+def _add_batch(kind: argparse.ArgumentParser, described: str) -> None:
+    about = f"estimate every row of a .csv or .parquet table ({described})"
+    kind.add_argument("--batch", type=Path, metavar="FILE", help=about)
+    about = "file for the results of --batch; default: CSV on stdout"
+    kind.add_argument("-o", "--output", type=Path, metavar="FILE", help=about)
 
 
 def _communication(
@@ -139,12 +144,7 @@ def _communication(
     kind = kinds.add_parser(name, help=text, description=f"Estimate {text}.")
     kind.add_argument("--cluster", metavar="NAME[,NAME...]", help="cluster names or files, shown side by side")
     kind.add_argument("--device", metavar="NAME[,NAME...]", help="devices, each in its standard node")
-    kind.add_argument(
-        "--batch", type=Path, metavar="FILE", help="estimate every row of a .csv or .parquet table (docs/network.md)"
-    )
-    kind.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="file for the results of --batch; default: CSV on stdout"
-    )
+    _add_batch(kind, "docs/network.md")
     return kind
 
 
@@ -158,7 +158,6 @@ def _sizes(parser: argparse.ArgumentParser, needed: str, **optional: int) -> Non
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.backends.chain import absences
-    from tracelens.errors import UsageError
 
     if args.what in ("collective", "ep"):
         return _messages(args)
@@ -180,16 +179,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _messages(args: argparse.Namespace) -> int:
-    from tracelens.errors import UsageError
     from tracelens.files.data_table import read_table
     from tracelens.predict.estimation import communication
 
     if args.batch is not None:
         table, where = read_table(args.batch), {"cluster": args.cluster, "device": args.device}
         if args.what == "ep":
-            return _write(
-                communication.estimate_exchanges(table, **where, kernels=args.kernels), args, "combine_us_est"
-            )
+            exchanges = communication.estimate_exchanges(table, **where, kernels=args.kernels)
+            return _write(exchanges, args, "combine_us_est")
         return _write(communication.estimate_collectives(table, **where, algorithm=args.collective), args, "time_us")
     if not (args.cluster or args.device):
         raise UsageError("name a cluster or a device: --cluster dgx-h200, or several: --cluster dgx-h200,dgx-b200")
@@ -231,7 +228,6 @@ def _sent(args: argparse.Namespace, system: System) -> list[CommunicationEstimat
 
 
 def _answers(args: argparse.Namespace, device: str) -> list[OperationEstimate]:
-    from tracelens.errors import UsageError
     from tracelens.predict.estimation.estimate import operation_answers
 
     sizes = {
@@ -291,9 +287,8 @@ def _power_notes(answer: OperationEstimate) -> tuple[str, ...]:
     if answer.estimate is None or not answer.power:
         return ()
     measured = answer.power_measured_as.rpartition(" on ")[2]
-    if measured == answer.device:
-        return ()
-    return (f"{answer.device}: watts by the energies of {measured}, with a wider interval: nobody measured its own",)
+    text = f"{answer.device}: watts by the energies of {measured}, with a wider interval: nobody measured its own"
+    return () if measured == answer.device else (text,)
 
 
 def _error(percent: float | None) -> str:
@@ -302,7 +297,6 @@ def _error(percent: float | None) -> str:
 
 
 def _batch(args: argparse.Namespace) -> int:
-    from tracelens.errors import UsageError
     from tracelens.files.data_table import read_table
     from tracelens.predict.estimation.estimate import estimate
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.cli import add_extension
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say, say_lines
 
@@ -74,13 +75,7 @@ def _show(extension: Extension) -> None:
 
 
 def configure_ops(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--extension",
-        action="append",
-        default=[],
-        metavar="NAME|FILE.py",
-        help="extensions whose ops to list; default: all bundled ones; none: only core ops",
-    )
+    add_extension(parser, "extensions whose ops to list; default: all bundled ones; none: only core ops", "")
     parser.add_argument("pattern", nargs="?", default="", help="list only names that contain this text")
 
 

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.cli import add_executor, main, refuse_input
+from tracelens.cli import add_executor, add_extension, main, refuse_input
 from tracelens.errors import InputError, UsageError
 from tracelens.files.option_fields import arguments_of, option, options_of, positive
 from tracelens.files.safe_text import trace_name
@@ -242,13 +242,7 @@ def configure_collectives(parser: argparse.ArgumentParser) -> None:
     )
     place = "output folder, or FILE.xlsx, .html or .json; default: beside the traces"
     add("-o", "--output", type=Path, metavar="PATH", help=place)
-    add(
-        "--extension",
-        action="append",
-        default=[],
-        metavar="NAME|FILE.py|none",
-        help="extension, as for report; repeatable",
-    )
+    add_extension(parser)
     add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the traces do not record it")
     add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
     add_executor(parser)

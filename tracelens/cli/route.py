@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 #: The cluster where neither one nor a mesh is asked for.
 ASSUMED = "dgx-h100"
 _FORMER_RULES = {"seed": "original", "default": "mesh"}
+_UNITS = {"_bytes": "BYTES", "delay_ms": "MS", "gb_s": "GB/s"}
 _OF_EXPERTS = ("experts", "tokens", "topk", "ranks", "hot_ratio", "hot_weight", "layers", "hidden", "seed")
 
 
@@ -104,15 +105,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for parameter in PARAMETERS:
         name, has_default = parameter.name, parameter.production is not None and parameter.name not in NEVER_USED
         text = f"{parameter.help}; default: {parameter.production:g}" if has_default else parameter.help
-        unit = (
-            "BYTES"
-            if name.endswith("_bytes")
-            else "MS"
-            if name.endswith("delay_ms")
-            else "GB/s"
-            if name.endswith("gb_s")
-            else "N"
-        )
+        unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "N")
         group = moe if name in _OF_EXPERTS else mesh
         group.add_argument(f"--{name.replace('_', '-')}", type=_reader(parameter), metavar=unit, help=text)
 
@@ -150,7 +143,10 @@ def _routed(args: argparse.Namespace) -> RouteResult:
     config = read_config(args.config) if args.config else {}
     values = settled(vars(args), config)
     is_named = args.cluster is not None or args.link_gb_s is not None
-    is_cluster = is_named or not _is_mesh(args, config)
+    # Packets on a mesh are asked for by their rules, their log or their figures
+    is_mesh = args.rules is not None or args.log is not None
+    is_mesh = is_mesh or any(name in config or getattr(args, name) is not None for name in _OF_A_MESH)
+    is_cluster = is_named or not is_mesh
     _refuse_together(args, config, is_named=is_named, is_cluster=is_cluster)
     if args.rules == "original":
         values |= dict.fromkeys(NEVER_USED)
@@ -186,12 +182,6 @@ def _refuse_together(args: argparse.Namespace, config: dict[str, Any], *, is_nam
 _OF_A_MESH = (*MESH_ONLY, "ranks_per_node", "inter_gb_s")
 
 
-def _is_mesh(args: argparse.Namespace, config: dict[str, Any]) -> bool:
-    """Whether packets on a mesh are asked for: by their rules, their log or their figures."""
-    figures = (name in config or getattr(args, name) is not None for name in _OF_A_MESH)
-    return args.rules is not None or args.log is not None or any(figures)
-
-
 #: What a mesh would not use.
 _CLUSTER_ONLY = ("dispatch", "dispatch_dtype", "slots", "steps", "drift", "compare")
 
@@ -216,9 +206,8 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
     others = others[1:] if args.skew == "balanced" else others
     named = [_option(name) for name in (*NEVER_USED, *others) if getattr(args, name) is not None]
     if named or is_cluster:
-        raise UsageError(
-            f"--rules original does not support {', '.join(named) or '--link-gb-s'}; omit --rules original"
-        )
+        given = ", ".join(named) or "--link-gb-s"
+        raise UsageError(f"--rules original does not support {given}; omit --rules original")
     if ignored := [name for name in NEVER_USED if name in config]:
         say(f"--rules original ignores {', '.join(ignored)}", to_stderr=True)
 
@@ -228,15 +217,9 @@ def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) ->
     from tracelens.predict.workload.token_routing import Skew
 
     return Routing(
-        tokens=values["tokens"],
-        experts=values["experts"],
-        topk=values["topk"],
-        ranks=values["ranks"],
+        **{name: values[name] for name in ("tokens", "experts", "topk", "ranks", "seed")},
+        **{name: getattr(args, name) for name in ("groups", "best_groups", "capacity")},
         skew=Skew.parse(args.skew or fallback),
-        seed=values["seed"],
-        groups=args.groups,
-        best_groups=args.best_groups,
-        capacity=args.capacity,
         file=args.routing,
     )
 
@@ -256,6 +239,13 @@ def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
     return Placement.from_map(ranks_of.astype(int), ranks)
 
 
+#: Parameters that are called alike in ``MeshRules``.
+_OF_PACKETS = (
+    "links", "packet_bytes", "packet_delay_ms", "packets_per_turn", "nic_bytes_per_round", "initial_delay_ms",
+    "ranks_per_node",
+)  # fmt: skip
+
+
 def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
     from tracelens.predict.network.packets import MeshRules
     from tracelens.predict.routing.config import BYTES_PER_MS_IN_GB_S
@@ -268,25 +258,16 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
         say("inter_gb_s has no effect: without ranks_per_node all ranks are one node", to_stderr=True)
         inter = None
     rules = MeshRules(
-        links=values["links"],
+        **{name: values[name] for name in _OF_PACKETS},
         link_bytes_per_ms=values["intra_bytes_per_ms"],
-        packet_bytes=values["packet_bytes"],
-        packet_delay_ms=values["packet_delay_ms"],
-        packets_per_turn=values["packets_per_turn"],
-        nic_bytes_per_round=values["nic_bytes_per_round"],
         round_delay_ms=values["base_delay_ms"],
-        initial_delay_ms=values["initial_delay_ms"],
         overlap=values["overlap"] or 1.0,
-        ranks_per_node=values["ranks_per_node"],
         inter_bytes_per_ms=None if inter is None else inter / BYTES_PER_MS_IN_GB_S,
     )
     scenario = MeshScenario(
         routing=_routing(args, values, f"hot:{values['hot_ratio']},{values['hot_weight']}"),
         rules=rules,
-        hot_ratio=values["hot_ratio"],
-        hot_weight=values["hot_weight"],
-        unit_bytes=values["unit_bytes"],
-        hidden=values["hidden"],
+        **{name: values[name] for name in ("hot_ratio", "hot_weight", "unit_bytes", "hidden")},
         dtype=element_type(args.combine_dtype),
         layers=values["layers"] or 1,
     )

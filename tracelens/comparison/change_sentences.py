@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import takewhile
+from itertools import filterfalse, takewhile
 from math import gcd, log
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -219,10 +219,13 @@ def _taken_in(rows: Sequence[ComparedRow], compiled: Sequence[tuple[int, int]], 
         elif not here and not there and _is_taken(row, which):
             rest.append(at)
     is_region = max((compiled[at][0] for at in own), default=0) > 1 or len(own) >= _LEAST_REPEATED_ROWS
-    # Neither another program's calls, which one side alone has, nor the same with other kernels
-    is_of_both = bool(rest) or any(rows[at].a and rows[at].b for at in own)
-    is_in_another_way = is_of_both and any(rows[at].cause not in (KERNEL, WORK) for at in own)
-    return [*own, *rest] if is_region and is_in_another_way else []
+    return [*own, *rest] if is_region and _is_in_another_way([rows[at] for at in own], bool(rest)) else []
+
+
+def _is_in_another_way(rows: Sequence[ComparedRow], has_rest: bool) -> bool:
+    """Whether these are not another program's calls, which one side alone has, nor the same with other kernels."""
+    is_both = has_rest or any(row.a and row.b for row in rows)
+    return is_both and any(row.cause not in (KERNEL, WORK) for row in rows)
 
 
 def _is_taken(row: ComparedRow, which: int) -> bool:
@@ -314,7 +317,7 @@ def with_clock(rows: Sequence[ComparedRow], *, same_device: bool) -> list[Compar
     clock = _clock(bound) if same_device else None
     if clock is None:
         return list(rows)
-    everything = _agrees([row for row in scaled if not is_compute_bound(row)], clock)
+    everything = _agrees(list(filterfalse(is_compute_bound, scaled)), clock)
     candidates, cause = (scaled, EVERYTHING) if everything else (bound, CLOCK)
     moved = {id(row) for row in candidates if _near(_slower(row), 1 / clock)}
     return [replace(row, cause=cause) if id(row) in moved else row for row in rows]
@@ -848,8 +851,7 @@ def changes_of(
     parts, chance = _parts_beyond_chance(rows, chance, intervals)
     found += parts
     found.sort(key=lambda change: (-abs(change.change_ms), change.text))
-    sides_of = {id(fact): [side for at in fact.rows for side in (rows[at].a, rows[at].b) if side] for fact in facts}
-    facts.sort(key=lambda change: (-sum(side.kernel_ms for side in sides_of[id(change)]), change.text))
+    facts.sort(key=lambda change: (-sum(side.kernel_ms for side in _sides(rows, change)), change.text))
     rest = [_noise(rows, chance, [] if is_known or explains else host, is_known=is_known)] if chance else []
     return tuple(
         change if is_known else replace(change, low_ms=None, high_ms=None) for change in (*found, *facts, *rest)
@@ -1111,6 +1113,10 @@ def _is_alike(group: RowGroup) -> bool:
         side.kernel_ms for row in group.rows if (side := row.a) and abs(_slower(row) - 1 - share) <= abs(share) / 2
     )
     return near >= _LEAST_AGREEING * group.kernel_ms[0]
+
+
+def _sides(rows: Sequence[ComparedRow], change: Change) -> list[RowSide]:
+    return [side for at in change.rows for side in (rows[at].a, rows[at].b) if side]
 
 
 def _is_fact(group: RowGroup, cause: str, *, is_known: bool) -> bool:

@@ -13,7 +13,7 @@ from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.ranks.rank_summary import ranks_text
 from tracelens.comparison.call_matching import Difference, Matching, Numbered, by_kernel, match
 from tracelens.comparison.change_sentences import changes_of, explained
-from tracelens.comparison.compared import ComparedRow, Comparison, RowSide, SideSummary
+from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, RowSide, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
@@ -116,12 +116,16 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,
-        # One step on either side says nothing of bounds
-        ranks=tuple(rank if noise.is_known else replace(rank, low_ms=None, high_ms=None) for rank in ranks),
+        ranks=_bounded(ranks, noise),
         energy=energy,
     )
     results = [check(gate, found, rows, intervals.of_steps) for gate in gates]
     return replace(found, gates=tuple(results))
+
+
+def _bounded(ranks: Sequence[RankChange], noise: Noise) -> tuple[RankChange, ...]:
+    """Without bounds where one step on either side says nothing of them."""
+    return tuple(rank if noise.is_known else replace(rank, low_ms=None, high_ms=None) for rank in ranks)
 
 
 def _idle_ms(rows: Sequence[ComparedRow], side: str) -> float:

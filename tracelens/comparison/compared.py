@@ -108,7 +108,10 @@ class ComparedRow(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """A sentence on rows that changed for one reason; ``category``: empty for several; bounds as of a row."""
+    """Rows that changed for one reason, as a sentence; ``low_ms`` and ``high_ms`` as of a row.
+
+    ``category``: that of all of them, empty where they are of several.
+    """
 
     text: str
     change_ms: float

@@ -61,38 +61,32 @@ def _recorded_of_report(document: Mapping[str, Any]) -> Recorded:
     step, busy = document["step"], document["busy"]
     steps = step["count"] if step else 1
     total_ns = round((step["time_us"] if step else busy["total_us"]) * NS_PER_US)
-    calls, rates, count, ns = [], [], [], []
+    units: list[tuple[Call, CallWork, float, int]] = []
     for op in report_ops(document):
         own = op.get("per_step") or {
             "count": op["operation_count"] / steps, "us": op["operation_count"] * op["kernel_us_mean"] / steps
         }  # fmt: skip
-        if not own["us"]:
-            continue
-        calls.append(_call(op))
-        rates.append(_rates_of_op(op))
-        count.append(own["count"])
-        ns.append(round(own["us"] * NS_PER_US))
-    for row in document["categories"]:
-        if row["name"] == _COLLECTIVES:
-            calls.append(Call(name=_COLLECTIVES, category=_COLLECTIVES))
-            rates.append(CallWork())
-            count.append(1.0)
-            ns.append(round(row["time_us"] * NS_PER_US))
-    kernel_ns = list(ns)
-    idle = [(each["cause"], round(each["share"] * total_ns)) for each in busy["idle_causes"]]
-    for cause, time in idle:
-        calls.append(Call(name=cause, category=IDLE))
-        ns.append(time)
-    calls.append(Call(name=AT_ONCE, category=AT_ONCE))
-    ns.append(total_ns - sum(ns))
-    empty = len(ns) - len(kernel_ns)
+        if own["us"]:
+            units.append((_call(op), _rates_of_op(op), own["count"], round(own["us"] * NS_PER_US)))
+    collectives = Call(name=_COLLECTIVES, category=_COLLECTIVES)
+    units += [
+        (collectives, CallWork(), 1.0, round(row["time_us"] * NS_PER_US))
+        for row in document["categories"] if row["name"] == _COLLECTIVES
+    ]  # fmt: skip
+    kernels = len(units)
+    for cause in busy["idle_causes"]:
+        units.append((Call(name=cause["cause"], category=IDLE), CallWork(), 1.0, round(cause["share"] * total_ns)))
+    at_once_ns = total_ns - sum(ns for *_, ns in units)
+    calls, rates, count, ns = zip(
+        *units, (Call(name=AT_ONCE, category=AT_ONCE), CallWork(), 1.0, at_once_ns), strict=True
+    )
     return Recorded(
         source=document["input"]["file"],
-        calls=tuple(calls),
-        rates=(*rates, *(CallWork() for _ in range(empty))),
+        calls=calls,
+        rates=rates,
         call=np.arange(len(ns)),
         step=np.zeros(len(ns), np.int64),
-        kernel_ns=np.array([*kernel_ns, *([0] * empty)], np.int64),
+        kernel_ns=np.array([*ns[:kernels], *([0] * (len(ns) - kernels))], np.int64),
         piece_unit=np.arange(len(ns)),
         piece_step=np.zeros(len(ns), np.int64),
         piece_ns=np.array(ns, np.int64),
@@ -101,7 +95,7 @@ def _recorded_of_report(document: Mapping[str, Any]) -> Recorded:
         event_kernel=np.zeros(0, np.int64),
         event_ns=np.zeros(0, np.int64),
         kernel_names=(),
-        repeats=np.array([*count, *([1.0] * empty)]),
+        repeats=np.array(count),
         device=document["device"]["id"],
         device_label=document["device"]["label"],
         torch=document["input"]["torch"],

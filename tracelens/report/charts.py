@@ -289,9 +289,7 @@ def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, 
     def place(point: tuple[float, float]) -> tuple[float, float]:
         return _LINES.left + point[0] / right * _LINES.wide, _LINES.foot - point[1] / top * _LINES.tall
 
-    drawn = [part for value in round_ticks(top)
-             for part in _LINES.y_tick(place((0.0, value))[1], f"{value:,.6g}")]  # fmt: skip
-    drawn += [_LINES.x_tick(place((value, 0.0))[0], f"{value:,.6g}") for value in round_ticks(right) if value <= right]
+    drawn = [*_linear_grid(right, top, place)]
     for number, (name, line) in enumerate(lines.items()):
         color = f"c{number % COLOR_CLASSES}"
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(place, line))
@@ -306,6 +304,16 @@ def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, 
     named = legend([(name, f"c{number % COLOR_CLASSES}") for number, name in enumerate(lines)])
     framed = tag("div", chart, class_="wide", tabindex="0")
     return tag("figure", tag("figcaption", up), framed, named if len(lines) > 1 else None)
+
+
+def _linear_grid(
+    right: float, top: float, place: Callable[[tuple[float, float]], tuple[float, float]]
+) -> Iterator[Markup]:
+    for value in round_ticks(top):
+        yield from _LINES.y_tick(place((0.0, value))[1], f"{value:,.6g}")
+    for value in round_ticks(right):
+        if value <= right:
+            yield _LINES.x_tick(place((value, 0.0))[0], f"{value:,.6g}")
 
 
 def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Markup:

@@ -242,7 +242,7 @@ def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
     }
     if found.ranks:
         tables["ranks"] = pd.DataFrame([
-            {key: getattr(rank, key) for key in _OF_RANK} | {"alone": "yes" if rank.is_alone else "no"}
+            {key: getattr(rank, key) for key in _OF_RANK} | {"alone": ("no", "yes")[rank.is_alone]}
             for rank in found.ranks
         ])  # fmt: skip
     if found.gates:

@@ -264,6 +264,11 @@ def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
             yield from _lines(finding.limited_by, "", first="   ")
         if finding.remedy and tries and finding is not fixed:
             yield from _lines(f"try: {finding.remedy}", _DIM, first="   ")
+    yield from _together(summary)
+
+
+def _together(summary: Summary) -> Iterator[_Row]:
+    """What the first findings gain one on top of the other."""
     if summary.together is not None:
         whole = "step" if summary.steps else "window"
         for line in _wrapped(f"together: the {whole} takes {figures.together_text(summary.together)}", WIDTH - 2):

@@ -167,8 +167,8 @@ def narrower(plan: ChangePlan, text: str) -> None:
     dtype = DType.parse(text) if precision is None else precision.dtype
     if dtype is None:
         raise UsageError.unknown("precision", text, [*(each.value for each in Precision), "int8"])
-    products = [(code, model, model.dtype) for code, model in enumerate(plan.models) if isinstance(model, GEMM)]
-    found = [(code, model) for code, model, own in products if own and own.bits > dtype.bits and not own.is_complex]
+    products = [(code, model) for code, model in enumerate(plan.models) if isinstance(model, GEMM)]
+    found = [(code, model) for code, model in products if _is_wider(model, dtype)]
     unknown = _products_of_unknown_size(plan)
     if not found and not unknown.any():
         raise UsageError(f"{plan.subject.table.source}: no GEMM computes in a wider type than {text}")
@@ -186,6 +186,10 @@ def narrower(plan: ChangePlan, text: str) -> None:
         plan.computed_in[code] = None
     plan.more_us[[code for code, _ in found]] += np.nan_to_num(estimated_us(plan, WorkColumns.of(converted)).time_us)
     plan.note(f"a kernel converts the first operand of each GEMM in {text}; the weights are already converted")
+
+
+def _is_wider(model: GEMM, dtype: DType) -> bool:
+    return model.dtype is not None and model.dtype.bits > dtype.bits and not model.dtype.is_complex
 
 
 #: Inductor's templates of products, which stand for no other category than its.
