@@ -49,6 +49,12 @@ _FOREIGN_HOOKS = ("perf_model_extension", "dict_cat2names_extension", "op_catego
 #: What else such a file may assign, which nothing here uses.
 _UNUSED_HOOKS = ("op_models", "external_op_model", "kernel_filters")
 _numbers = itertools.count(1)
+_EXAMPLE = """\
+    from tracelens import GEMM, OpSignature, traced_as
+    @traced_as("my_lib::gemm")
+    def _read(op: OpSignature) -> GEMM:  # or EPComm, SDPA, GroupedGEMM, Normalization ...
+        (m, k), (_, n) = op.shape(0, rank=2), op.shape(1, rank=2)
+        return GEMM(m=m, n=n, k=k, dtype=op.dtype(0), dtype_out=op.dtype(0))"""
 #: How many times its limit foreign code may take where it does not work: it sleeps, or others have the processor.
 _WAITING = 12
 
@@ -89,10 +95,8 @@ class Extension(Record, frozen=True, kw_only=True):
         if not marked_in(source):
             held = vars(source) if isinstance(source, ModuleType) else {}
             if not any(hook in held for hook in _FOREIGN_HOOKS):
-                example = _example("my_lib::gemm")
-                raise UsageError(
-                    f"extension {where} has no function marked with @traced_as or such; write for example\n{example}"
-                )
+                none = "has no function marked with @traced_as or such"
+                raise UsageError(f"extension {where} {none}; write for example\n{_EXAMPLE}")
             sources = _amd_tracelens().adapted(held, where=where)
             if unused := [hook for hook in _UNUSED_HOOKS if hook in held]:
                 note = f"extension {name}: {', '.join(unused)} not used: here `--backend` says what times an op"
@@ -355,16 +359,3 @@ def _has_foreign_hooks(path: Path) -> bool:
 def _amd_tracelens() -> Any:
     """The module that makes perf models of such a file, by name: it stands above this floor."""
     return importlib.import_module("tracelens.laboratory.amd_tracelens")
-
-
-def _example(*names: str) -> str:
-    listed = ", ".join(f'"{name}"' for name in names[:4])
-    return "\n".join(
-        (
-            "    from tracelens import GEMM, OpSignature, traced_as",
-            f"    @traced_as({listed})",
-            "    def _read(op: OpSignature) -> GEMM:  # or EPComm, SDPA, GroupedGEMM, Normalization ...",
-            "        (m, k), (_, n) = op.shape(0, rank=2), op.shape(1, rank=2)",
-            "        return GEMM(m=m, n=n, k=k, dtype=op.dtype(0), dtype_out=op.dtype(0))",
-        )
-    )

@@ -118,11 +118,7 @@ def modules_below(package: str) -> list[ModuleType]:
 
 
 def announced(group: str) -> list[Any]:
-    """What installed packages announce as entry points of ``group``.
-
-    The machinery for them is imported only where some package names the group, or may: it takes as long to import as
-    forty modules of ours.
-    """
+    """Entry points of ``group``; what reads them, as slow as forty modules of ours, is imported if some may be."""
     texts = _announcements(tuple(sys.path))
     if texts is not None and group.encode() not in texts:
         return []

@@ -122,10 +122,7 @@ def difference(rows: Sequence[Row], sides: Sequence[Numbered], units: Sequence[S
 
 
 def implausible(rows: Sequence[Row], sides: Sequence[Numbered], units: Sequence[Sequence[Ints]]) -> list[int]:
-    """Rows of calls that stand in one place, but took more than ``MOST_TIMES`` as long on one side.
-
-    One call in place of one that does the same kind of work may have become as slow as it likes.
-    """
+    """Rows matched by place alone that took ``MOST_TIMES`` as long on one side, except single calls of one role."""
     a, b = (_row_ns(side, own, len(rows)) for side, own in zip(sides, units, strict=True))
     far = np.maximum(a, b) > MOST_TIMES * np.maximum(np.minimum(a, b), _LEAST_NS)
     return [number for number in np.flatnonzero(far).tolist() if _is_guess(rows[number], sides)]
@@ -409,10 +406,7 @@ def _sure(how: Sequence[str], calls: Sequence[Call], tokens: Ints) -> list[bool]
 
 
 def _loose(one: Sequence[Call], other: Sequence[Call], tokens: Ints) -> set[int]:
-    """Tokens of Triton kernels that may be named alike in other places of a layer.
-
-    Those named by their arguments alone, and those that only stream memory where one side was compiled anew.
-    """
+    """Tokens of Triton kernels whose names may repeat in a layer: named by arguments, or streaming and recompiled."""
     together = _compiled_together(one, other)
     return {
         token

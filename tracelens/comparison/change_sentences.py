@@ -250,10 +250,7 @@ _LEAST_REPEATED_ROWS = 3
 
 
 def with_repeats(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
-    """Marks the rows whose call counts grew, or shrank, as those of a part do that runs more or less often.
-
-    Several rows in one ratio, and with them the others of that direction: ops that other parts run, too.
-    """
+    """Marks rows whose calls changed by one ratio, and others of that direction: a part that repeats more or less."""
     of_ratio: dict[Fraction, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         if row.cause == CALLS and (ratio := ratio_of(row)) is not None:
@@ -943,11 +940,7 @@ def _leads(rows: Sequence[ComparedRow]) -> dict[Hashable, Hashable]:
 def _by_change(
     rows: Sequence[ComparedRow], groups: Sequence[list[int]], intervals: Intervals, tests: int
 ) -> list[list[int]]:
-    """Groups of rows of a kernel, those told from chance put together where they changed alike.
-
-    Of the others, and of those of which some calls alone changed, the rows told from chance by category and direction;
-    then the rest of each category.
-    """
+    """Groups beyond chance, merged where alike; then rows beyond chance by category and direction; then the rest."""
     each = intervals.of_each(max(1, sum(map(len, groups))))
     single = set(range(len(rows))) if each is None else {at for at, own in enumerate(each) if not _is_chance(own)}
     told: dict[Hashable, list[list[int]]] = defaultdict(list)
@@ -1072,10 +1065,7 @@ def _host_text(call: HostChange) -> str:
 def _parts_beyond_chance(
     rows: Sequence[ComparedRow], chance: list[Change], intervals: Intervals
 ) -> tuple[list[Change], list[Change]]:
-    """Of what chance explains sentence by sentence, the parts of a step that it does not explain as a whole.
-
-    Their intervals hold together with as much confidence as those of all sentences do.
-    """
+    """Parts of a step that are beyond chance only as a whole, and the sentences on all other parts."""
     parts: dict[str, list[Change]] = defaultdict(list)
     for change in chance:
         first = rows[change.rows[0]]

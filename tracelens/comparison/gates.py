@@ -74,12 +74,7 @@ class Gate(Record, frozen=True, kw_only=True):
 
 
 def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bounds) -> GateResult:
-    """Fails where the change is beyond the limit and more than chance: as a whole, or in what the sentences tell.
-
-    ``rows``: all, also unchanged ones.
-
-    NothingToAnalyzeError where neither side has what the gate speaks of, or where it has no such figure.
-    """
+    """Fails beyond limit and chance, as a whole or in the sentences; NothingToAnalyzeError for an absent figure."""
     value, interval = _value(gate, found, rows, bounds)
     low, high = interval or (None, None)
     beyond = value >= gate.limit if gate.below else value <= gate.limit

@@ -57,11 +57,7 @@ class Moments(Record, frozen=True, kw_only=True, eq=False):
 
 
 def exclusive(activity: DeviceActivity, windows: Spans) -> Moments:
-    """Which event each moment of ``windows`` belongs to; these are in order and apart.
-
-    Of events at the same time it is computation before communication before copies, as on the timeline, and the one
-    that began first.
-    """
+    """The event of each moment of ``windows``: computation before communication before copies, then the first."""
     copies = activity.memcpy & ~activity.communication
     free, found = windows, []
     for mask in (~(activity.communication | copies), activity.communication, copies):
@@ -99,10 +95,7 @@ class Units(Record, frozen=True, kw_only=True, eq=False):
 def units_of(
     recording: Recording, step_stem: str, activity: DeviceActivity, readings: OpReadings, counted: tuple[Calls, Labels]
 ) -> Units:
-    """A unit per call of an op that stands for its kernels; one per event of the rest: replayed, unlinked, collective.
-
-    Which of them an op stands for does not depend on what other ops below it launched.
-    """
+    """A unit per call of an op that stands for its kernels, whatever ops below it launch; else one per event."""
     table, tree, (calls, category) = recording.trace.table, recording.trace.tree, counted
     launch = tree.launch[activity.rows]
     modelled = readings.modelled[readings.code_of(calls.row)]

@@ -333,10 +333,7 @@ class NamedSheets:
         return any(made.title == title for made in self.sheets)
 
     def of_workbook(self, *, all_sheets: bool) -> tuple[list[Sheet], list[Sheet]]:
-        """Those that the workbook has, in the order in which a person reads, and those that it leaves out.
-
-        Sheets of extensions come before others where there are more than ``MOST_SHEETS``.
-        """
+        """(sheets of the workbook in reading order, sheets left out); extensions' come first beyond ``MOST_SHEETS``."""
         if all_sheets:
             return list(self.named), []
         read = sorted((made for made in self.named if not made.is_further), key=lambda made: not made.is_added)

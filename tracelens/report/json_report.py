@@ -157,10 +157,7 @@ def op_records(ops: pd.DataFrame) -> list[Json]:
 
 @functools.lru_cache(maxsize=4096)
 def _recorded(text: Value) -> Any:
-    """A frame's text of tuples or a dict as JSON lists or an object; null where nothing was recorded.
-
-    Frames hold the ``repr`` of what a signature holds, so this is a literal by construction.
-    """
+    """A frame's text, the ``repr`` of tuples or a dict, as JSON; null where nothing was recorded."""
     if not isinstance(text, str):
         return None
     try:

@@ -124,16 +124,16 @@ def page_table(key: str, sheet: Sheet | None, keys: Iterable[str], max_rows: int
     by_key = {column.key: column for column in sheet.columns}
     frame = sheet.frame.head(max_rows)
     shown = [by_key[key] for key in keys if key in by_key and not frame[key].isna().all()]
-    cells = [_shown_values(column, frame[column.key]) for column in shown]
+    cells = [[_shown_value(value) for value in plain_values(frame[column.key])] for column in shown]
     return PageTable(
         key=key, columns=tuple(shown), rows=tuple(zip(*cells, strict=True)), total=len(sheet.frame), sheet=sheet.title
     )
 
 
-def _shown_values(column: TableColumn, values: Any) -> list[Value]:
-    plain = plain_values(values)
-    plain = [str(value).upper() if isinstance(value, bool) else value for value in plain]
-    return [shown_text(value) if isinstance(value, str) else value for value in plain]
+def _shown_value(value: Value) -> Value:
+    if isinstance(value, bool):
+        return str(value).upper()
+    return shown_text(value) if isinstance(value, str) else value
 
 
 def column_cell(column: TableColumn, value: Value, *, is_hidden: bool = False) -> Markup:

@@ -196,10 +196,11 @@ class Styles:
         formats: dict[str, int] = {}
         cells = []
         for style in self._made:
-            numbers = [_numbered(known, part) for known, part in zip((fonts, fills, borders), style[:3], strict=True)]
+            parts = zip((fonts, fills, borders), style[:3], strict=True)
+            numbers = [known.setdefault(part, len(known)) for known, part in parts]
             kind = _KNOWN_FORMATS.get(style.number_format)
             if kind is None:
-                kind = _OWN_FORMATS + _numbered(formats, style.number_format)
+                kind = _OWN_FORMATS + formats.setdefault(style.number_format, len(formats))
             cells.append(_cell_format(kind, numbers, style))
         own = (
             f'<numFmt numFmtId="{_OWN_FORMATS + at}" formatCode="{escape_xml(text)}"/>' for text, at in formats.items()
@@ -212,10 +213,6 @@ class Styles:
             '<cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles>'
             f'<dxfs count="{differences.count("<dxf>")}">{differences}</dxfs></styleSheet>'
         )
-
-
-def _numbered(known: dict[str, int], part: str) -> int:
-    return known.setdefault(part, len(known))
 
 
 def _cell_format(kind: int, numbers: list[int], style: Style) -> str:

@@ -531,11 +531,10 @@ def _report(line: list[str]) -> Report:
 
 
 @lru_cache(maxsize=2)
-def _report_of(line: tuple[str, ...], stamp: object) -> Report:
+def _report_of(line: tuple[str, ...], _: object) -> Report:
     from tracelens.files.option_fields import options_of
     from tracelens.report import ReportOptions
 
-    del stamp
     args = parser_of("report").parse_args(list(line))
     made: Report = tracelens.report(args.trace, options_of(ReportOptions, args))
     return made
@@ -554,8 +553,7 @@ _OF_FOUND = (
 )  # fmt: skip
 
 
-def _reported(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
-    del own
+def _reported(line: list[str], _: Mapping[str, Any]) -> ToolAnswer:
     report = _report(line)
     document = json.loads(report.to_json(brief=True))
     document["categories"] = [{key: row[key] for key in _OF_CATEGORY} for row in document["categories"]]
@@ -572,8 +570,7 @@ def _verdict(report: Report) -> str:
     return " ".join(said) or "nothing ran on a device"
 
 
-def _found(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
-    del own
+def _found(line: list[str], _: Mapping[str, Any]) -> ToolAnswer:
     report = _report(line)
     found = json.loads(report.to_json())["findings"]
     shown = [
@@ -730,9 +727,8 @@ def _narrow(lines: Sequence[str]) -> list[str]:
     return [_COLUMN_GAP.sub("  ", line.rstrip()) for line in lines if line.strip()]
 
 
-def _asked(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
+def _asked(line: list[str], _: Mapping[str, Any]) -> ToolAnswer:
     """Of a trace or a lake in SQL; what can be asked where nothing is."""
-    del own
     args = parser_of("query").parse_args(line)
     if args.statement is None and args.ready is None:
         return ToolAnswer(

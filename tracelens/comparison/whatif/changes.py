@@ -159,10 +159,7 @@ def _larger(model: PerfModel, times: float, rows: set[int], forward: bool) -> Pe
 
 @change("precision", WORK)
 def narrower(plan: ChangePlan, text: str) -> None:
-    """Products of 16 and 32 bits run in ``text``; their result stays as it is, and A is converted by a kernel before.
-
-    UsageError for a precision that there is not, and for a trace without such products.
-    """
+    """Products of 16 and 32 bits run in ``text``, A converted by a kernel before; UsageError if unknown, or no such."""
     precision = Precision.parse(text)
     dtype = DType.parse(text) if precision is None else precision.dtype
     if dtype is None:
@@ -229,10 +226,7 @@ def _by_rates(plan: ChangePlan, events: Bools, dtype: DType, text: str) -> None:
 
 @change("ranks", ORDER)
 def more_ranks(plan: ChangePlan, times: float) -> None:
-    """Every group ``times`` as large: a collective takes as much longer as its estimates say; waiting stays as it was.
-
-    UsageError where no collective recorded its message and group.
-    """
+    """Groups ``times`` as large: collectives by their estimates, waiting as before; UsageError where none is known."""
     subject, activity = plan.subject, plan.subject.activity
     events, models = [], []
     collectives = np.flatnonzero(activity.collective & (activity.duration > 0))
@@ -292,10 +286,7 @@ HOST = "host"
 
 @change("scale", TIME)
 def scaled(plan: ChangePlan, wanted: tuple[str, ...]) -> None:
-    """``GEMM=0.9``: a category, op, module or kernel (``*`` fits anything), or ``host``, and the factor of its time.
-
-    UsageError for a text of another form, and for a selector that fits nothing.
-    """
+    """``GEMM=0.9``: the factor of what ``events_of`` selects, or of ``host``; UsageError for another form."""
     for text in wanted:
         selector, _, number = text.rpartition("=")
         try:
@@ -429,11 +420,7 @@ _LEAST_QUEUED, _USUAL_GAP = 20, 2000
 
 @change("graphs", ORDER)
 def in_graphs(plan: ChangePlan, _: bool) -> None:
-    """The host's time between synchronizations falls away, and kernels follow each other as queued ones do.
-
-    Data loading and communication on the host take as long as they did. What the host waits for (a copied value) still
-    ends a graph.
-    """
+    """No host time between synchronizations but data loading and communication; kernels follow as queued ones do."""
     replay = plan.subject.replay
     gaps = replay.queued_gaps
     if len(gaps) >= _LEAST_QUEUED:

@@ -175,11 +175,7 @@ class Subject(Record, frozen=True, kw_only=True, eq=False, dict=True):
         return found
 
     def events_of(self, selector: str) -> Bools:
-        """The device events of a category, of an op, module or range with all below, or of kernels whose name, whole or
-        as a report shortens it, fits.
-
-        UsageError where there is none.
-        """
+        """Events of a category, of an op, module or range with all below, or of fitting kernels; UsageError if none."""
         for text in self.category.texts:
             if text.casefold() == selector.casefold() and (found := self.category.are(text)).any():
                 return found
@@ -303,11 +299,7 @@ class ChangePlan(Record, frozen=False, kw_only=True, eq=False):
     def changes(
         self, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY, *, graph: DependencyReplay | None = None
     ) -> Changes:
-        """As a replay takes it (``graph``; of the whole file where none is given); the events that are ``shifted`` are
-        off by ``by`` of their standard deviations.
-
-        ``gap``: which of ``gaps``.
-        """
+        """As a replay takes it, of the file or of ``graph``: ``shifted`` events ``by`` sigmas off, gaps by ``gap``."""
         activity, inside = self.subject.activity, self.subject.in_steps
         at = self.subject.replay.at if graph is None else np.searchsorted(activity.rows, graph.device.rows)
         factor = self.factor if shifted is None else self.factor * np.exp(np.where(shifted, by * self.sigma, 0.0))

@@ -238,10 +238,7 @@ _ROUNDING = 1e-3
 
 
 def _energy(trace: Trace, plan: ChangePlan, asked: Mapping[str, Any], after: StepFigures) -> EnergyChange | None:
-    """Of a step that is ``after``; None where no clock and no limit is asked for, or more than these.
-
-    What work draws over a waiting device goes with the clock (``BY_CLOCK``), however long it takes, within the limit.
-    """
+    """Of a step that is ``after``, by the clock (``BY_CLOCK``) within the limit; None if others are asked for."""
     from tracelens.analysis.analyze import analyze
 
     if plan.system is None or plan.recorded_on is None or asked.keys() <= {"steps"} or not asked.keys() <= _OF_A_CLOCK:
