@@ -16,15 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
-from tracelens.files.option_fields import (
-    Renamed,
-    arguments_of,
-    filled_in,
-    given_options,
-    option,
-    options_of,
-    refuse_unread,
-)
+from tracelens.files import option_fields
+from tracelens.files.option_fields import arguments_of, option, options_of, refuse_unread
 from tracelens.files.say import say, say_lines
 from tracelens.predict.projection.projection_options import ProjectOptions
 
@@ -128,7 +121,7 @@ def _run_one(args: argparse.Namespace) -> int:
         say("No degree was given, and no split fits; the step without any is")
     say_lines(step_text(found))
     if found.split is not None:
-        given = given_options(args, configure)
+        given = option_fields.given_options(args, configure)
         say(f"the same step: {shlex.join(['tracelens', *found.split.command(args.command_line, given)])}")
     if args.against:
         say_lines(f"\nprojected and measured times of a step on the busiest rank, us\n{beside}")
@@ -157,7 +150,7 @@ def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
 
     if _is_split(args):
         return None
-    given = given_options(args, configure) | set(getattr(args, "swept", ()))
+    given = option_fields.given_options(args, configure) | set(getattr(args, "swept", ()))
     ModelConfig.load(args.model)  # an unknown name is said before what else is missing
     ranks = ranks_of(System.load(args.cluster), args.cluster, asked.nodes, asked.gpus)
     return best_split(args.model, args.cluster, asked, ranks=ranks, given=given)
@@ -167,7 +160,7 @@ def _is_split(args: argparse.Namespace) -> bool:
     """Whether a degree is given, or comes with a launch file or with what was measured."""
     from tracelens.predict.projection.project import DEGREES
 
-    given = given_options(args, configure) | set(getattr(args, "swept", ()))
+    given = option_fields.given_options(args, configure) | set(getattr(args, "swept", ()))
     return not given.isdisjoint((*DEGREES, "launch", "from_report", "traced", "against", "anchor"))
 
 
@@ -179,7 +172,7 @@ def _launched(args: argparse.Namespace) -> argparse.Namespace:
     options = dict(found.options)
     if args.nodes or args.gpus:
         options = {name: value for name, value in options.items() if name not in ("nodes", "gpus")}
-    args = filled_in(args, configure, options, args.launch)
+    args = option_fields.filled_in(args, configure, options, args.launch)
     taken = {name: value for name, value in options.items() if getattr(args, name) == value}
     say(f"{args.launch}: " + ", ".join(f"{name} {value}" for name, value in sorted(taken.items())))
     say(f"not read: {', '.join(found.ignored) or 'nothing'}")
@@ -282,7 +275,7 @@ def _points(asked: list[str], flag: str) -> tuple[list[str], Iterator[tuple[obje
             raise UsageError(f"{flag} takes OPTION=VALUE,..., like tp=1,2,4; got {text!r}")
         if action is None:
             raise UsageError.unknown(f"option for {flag}", option.strip(), known)
-        if isinstance(action, Renamed):
+        if isinstance(action, option_fields.Renamed):
             action = action.now(option.strip())
         if action.dest in swept:
             raise UsageError(f"{flag} names {option.strip()} twice: list all its values once")

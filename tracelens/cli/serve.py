@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import UsageError
 from tracelens.files import option_fields
-from tracelens.files.option_fields import (
-    arguments_of,
-    filled_in,
-    given_options,
-    hint,
-    option,
-    options_of,
-    refuse_unread,
-)
+from tracelens.files.option_fields import arguments_of, given_options, option, options_of, refuse_unread
 from tracelens.files.say import emit, say, say_lines
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
@@ -39,7 +31,9 @@ class _Output(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, flag: str | None = None) -> None:
         if flag == "--output" and re.fullmatch(TOKENS, values):
-            hint(f"output tokens are --output-tokens {values} now; -o/--output is where results go (./{values})")
+            option_fields.hint(
+                f"output tokens are --output-tokens {values} now; -o/--output is where results go (./{values})"
+            )
             namespace.output_tokens = values
         else:
             namespace.output = Path(values)
@@ -252,7 +246,7 @@ def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any])
     if re.fullmatch(TOKENS, str(settings.get("output"))):
         settings = {"output_tokens" if name == "output" else name: value for name, value in settings.items()}
     args.settled |= settings.keys()
-    return filled_in(args, configure, settings, path)
+    return option_fields.filled_in(args, configure, settings, path)
 
 
 def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:

@@ -9,7 +9,6 @@ from functools import cache
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.grouping import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
@@ -557,7 +556,11 @@ class MeasuredSide:
             return found
 
         flops, hbm_bytes = per_unit("flops"), per_unit("hbm_bytes")
-        self.coverage = self._covered(~(np.isnan(flops) & np.isnan(hbm_bytes)))
+        # Of the kernel time of computation, the share in units of known work
+        computes = np.array([call_role(call) not in (COMMUNICATION, COPY) for call in self.numbered.calls] or [False])
+        ns = self.unit_ns * computes[self.calls]
+        is_known = ~(np.isnan(flops) & np.isnan(hbm_bytes))
+        self.coverage = float(ns[is_known].sum() / ns.sum()) if ns.any() else None
         per_us = NS_PER_US / TERA_PER_S_IN_PER_US
         self._tflops, self._hbm = ratio(flops, per_us), ratio(hbm_bytes, per_us)
         self._of_roofline = ratio(per_unit("roofline_us"), NS_PER_US)
@@ -566,12 +569,6 @@ class MeasuredSide:
         self._bound = {
             row: bound for row, calls in self._calls_of_row.items() for call in calls if (bound := known[call].bound)
         }
-
-    def _covered(self, is_known: npt.NDArray[np.bool_]) -> float | None:
-        """The share of the kernel time of computation in units of known work."""
-        computes = np.array([call_role(call) not in (COMMUNICATION, COPY) for call in self.numbered.calls] or [False])
-        ns = self.unit_ns * computes[self.calls]
-        return float(ns[is_known].sum() / ns.sum()) if ns.any() else None
 
 
 def _medians(group: Codes, ns: Ints) -> tuple[Ints, Ints]:

@@ -29,7 +29,7 @@ from tracelens.types.units import shown_percent, signed_ms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.comparison.compared import Change, ComparedRow, Comparison, RankChange, RowSide, SideSummary
+    from tracelens.comparison.compared import Change, ComparedRow, Comparison, RowSide, SideSummary
 
 
 _WIDTH = 120
@@ -103,23 +103,14 @@ _MOST_IN_MARKDOWN = 20
 
 def comparison_json(found: Comparison) -> bytes:
     """The ``tracelens.compare/1`` document; null is unknown. The ``change_ms`` of ``rows`` add up to ``change_ms``."""
-    document = {
-        "schema": SCHEMA,
-        "change_ms": found.change_ms,
-        "low_ms": found.low_ms,
-        "high_ms": found.high_ms,
-        "detectable_ms": found.detectable_ms,
-        "matched_share": list(found.matched_share),
-        "a": plain_tree(found.a),
-        "b": plain_tree(found.b),
-        "notes": list(found.notes),
-        "gates": plain_tree(found.gates),
-        "changes": plain_tree(found.changes),
-        "ranks": [_with_change(rank) for rank in found.ranks],
-        "rows": [_with_change(row) for row in found.rows],
-        "unchanged": [_with_change(row) for row in found.unchanged],
-        **({} if found.energy is None else {"energy": {"change_j": found.energy.change_j, **plain_tree(found.energy)}}),
-    }
+    tree: dict[str, Any] = plain_tree(found)
+    keys = ("low_ms", "high_ms", "detectable_ms", "matched_share", "a", "b", "notes", "gates", "changes")
+    document = {"schema": SCHEMA, "change_ms": found.change_ms, **{key: tree[key] for key in keys}}
+    for key in ("ranks", "rows", "unchanged"):
+        own = zip(getattr(found, key), tree[key], strict=True)
+        document[key] = [{"change_ms": row.change_ms, **plain} for row, plain in own]
+    if found.energy is not None:
+        document["energy"] = {"change_j": found.energy.change_j, **tree["energy"]}
     return escaped_json(json_encoded(json_safe(document), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
@@ -131,10 +122,6 @@ def is_comparison(path: Path) -> bool:
             return b'"tracelens.compare/' in file.read(100)
     except OSError:
         return False
-
-
-def _with_change(row: ComparedRow | RankChange) -> dict[str, Any]:
-    return {"change_ms": row.change_ms, **plain_tree(row)}
 
 
 def comparison_markdown(found: Comparison) -> bytes:

@@ -7,21 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.verdict.summary import (
-    STEPS,
-    WHOLE_FILE,
-    Busy,
-    CategoryRow,
-    EnergyUse,
-    Finding,
-    FixesTogether,
-    MeasuredPower,
-    Scope,
-    Steps,
-    Summary,
-    Throughput,
-    Unseen,
-)
+from tracelens.analysis.verdict import summary as verdict
 from tracelens.backends.base import bound_name
 from tracelens.files.cells import Value, plain_values
 from tracelens.files.safe_text import clipped, display_width, short_kernel_name, terminal_text
@@ -32,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def bound_text(row: CategoryRow) -> str:
+def bound_text(row: verdict.CategoryRow) -> str:
     """What bounds a category: ``no model`` where none of its work is known, ``unknown`` where not enough of it is."""
     if row.bound is not None:
         return bound_name(row.bound)
@@ -40,19 +26,19 @@ def bound_text(row: CategoryRow) -> str:
     return "no model" if known == (None,) * 4 else "unknown"
 
 
-def shown_tb_s(row: CategoryRow) -> str | None:
+def shown_tb_s(row: verdict.CategoryRow) -> str | None:
     """A category's bytes per second: TB/s of HBM, GB/s of a link or PCIe; None where they are not known."""
     if row.wire_tb_s is not None:
         return f"{'≤ ' if row.wire_at_most else ''}{shown_rate(row.wire_tb_s * GB_PER_TB)} GB/s"
     return None if row.hbm_tb_s is None else f"{'≤ ' if row.work_at_most else ''}{shown_rate(row.hbm_tb_s)} HBM"
 
 
-def shown_tflops(row: CategoryRow) -> str | None:
+def shown_tflops(row: verdict.CategoryRow) -> str | None:
     """A category's TFLOPS/s; None where they are not known."""
     return None if row.tflops_s is None else f"{'≤ ' if row.work_at_most else ''}{shown_rate(row.tflops_s)}"
 
 
-def gain_range(finding: Finding) -> str:
+def gain_range(finding: verdict.Finding) -> str:
     """``0-4.20 ms`` between the least and the most of a gain, ``4.20 ms`` where both are one; empty where not known."""
     if finding.gain_low_us is None or finding.gain_high_us is None:
         return ""
@@ -60,7 +46,7 @@ def gain_range(finding: Finding) -> str:
     return f"{high} ms" if low == high else f"{low}\N{EN DASH}{high} ms"
 
 
-def together_text(together: FixesTogether) -> str:
+def together_text(together: verdict.FixesTogether) -> str:
     """``33.7 ms now, 29.5 after fix 1, 29.5 after 1-2; then the host limits it``: what a step, or the window, takes."""
     now, *after = map(shown_ms, together.step_us)
     applied = ["fix 1", *(f"1-{n}" for n in range(2, len(after) + 1))]
@@ -79,7 +65,7 @@ def limit_text(share: float) -> str:
     return f"{shown_share(share)}{' (!)' if is_impossible(share) else ''}"
 
 
-def energy_text(energy: EnergyUse, device: str | None) -> str:
+def energy_text(energy: verdict.EnergyUse, device: str | None) -> str:
     """``energy 12.3 J (9.81 to 15.1) · 412 W, 59 % of limit``, or why unknown; whose energies, if another's."""
     if energy.energy_j is None or energy.power_w is None or energy.of_limit is None:
         return f"energy unknown: kernels of unknown work run {shown_share(1 - energy.known_share)} of the time"
@@ -95,7 +81,7 @@ def energy_text(energy: EnergyUse, device: str | None) -> str:
     return " · ".join(parts)
 
 
-def measured_text(measured: MeasuredPower) -> str:
+def measured_text(measured: verdict.MeasuredPower) -> str:
     """``measured 13.1 J, 437 W, SM clock 1,755 MHz (lowest 1,410) by 51 samples of x.csv``, or that those are few."""
     samples = f"{counted(measured.samples, 'sample')} of {measured.source}"
     if measured.energy_j is None or measured.power_w is None:
@@ -106,7 +92,7 @@ def measured_text(measured: MeasuredPower) -> str:
     return f"measured {shown_figure(measured.energy_j, 3)} J, {measured.power_w:,.0f} W{clock} by {samples}"
 
 
-def unseen_text(unseen: Unseen) -> str:
+def unseen_text(unseen: verdict.Unseen) -> str:
     """``75 % of GPU time (no perf model), mostly mine::unknown``."""
     names = f", mostly {', '.join(map(short_kernel_name, unseen.ops))}" if unseen.ops else ""
     return f"{100 * unseen.share:.0f} % of GPU time ({unseen.because}){names}"
@@ -122,7 +108,7 @@ _HOST_BOUND, _GPU_BOUND = 0.95, 0.9
 _MOST = 0.5
 
 
-def bound_sentence(summary: Summary) -> str:
+def bound_sentence(summary: verdict.Summary) -> str:
     """What bounds the step: the host where its own work, waits left out, is the step; the GPU where it is hardly ever
     idle; both where both hold. Else what is seen: communication that nothing hides where it is most of the step, which
     host and device wait for alike; how long the GPU was busy, and most of the rest. Empty without device work.
@@ -147,7 +133,7 @@ def bound_sentence(summary: Summary) -> str:
     return f"The GPU is busy {shown_percent(busy.busy)} of {what} and idle {shown_percent(busy.idle)}{''.join(causes)}."
 
 
-def _mostly(summary: Summary, busy: Busy) -> str:
+def _mostly(summary: verdict.Summary, busy: verdict.Busy) -> str:
     """``; GEMM takes 43.2 %, at 40 % of its roofline``: what takes most of the time; empty where nothing is known."""
     if busy.exposed_comm > busy.compute:
         return f"; exposed communication takes {shown_percent(busy.exposed_comm)}"
@@ -159,12 +145,12 @@ def _mostly(summary: Summary, busy: Busy) -> str:
     return f"; {row.name} takes {shown_percent(row.share)}{reached}"
 
 
-def first_gain(summary: Summary) -> Finding | None:
+def first_gain(summary: verdict.Summary) -> verdict.Finding | None:
     """The first finding that brings something."""
     return next((each for each in summary.findings if each.gain_us), None)
 
 
-def first_fix(summary: Summary) -> str:
+def first_fix(summary: verdict.Summary) -> str:
     """The first finding that brings something: what to do, and what it brings at most; empty without one."""
     found = first_gain(summary)
     whole_us = summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
@@ -176,7 +162,7 @@ def first_fix(summary: Summary) -> str:
     return f"Fix finding {number} ({name}) first to save {saves}: {found.remedy or found.why}."
 
 
-def gain_text(finding: Finding) -> str:
+def gain_text(finding: verdict.Finding) -> str:
     """``up to 2.75 ms``, ``1.33 to 2.75 ms``, or ``1.33 ms`` where it is certain; empty where it is not known."""
     low, gain = finding.gain_low_us or 0.0, finding.gain_us
     if gain is None:
@@ -185,7 +171,7 @@ def gain_text(finding: Finding) -> str:
     return f"{most} ms" if least == most else f"{least} to {most} ms" if low > 0 else f"up to {most} ms"
 
 
-def headline_text(rate: Throughput) -> str:
+def headline_text(rate: verdict.Throughput) -> str:
     """What share of the peak the whole scope reached, idle time included: ``17 % of dense bf16 peak``; else empty."""
     if rate.window_of_peak is None:
         return ""
@@ -193,7 +179,7 @@ def headline_text(rate: Throughput) -> str:
     return f"{least}{limit_text(rate.window_of_peak)} of {rate.peak_name}"
 
 
-def while_matrix_ops_run(rate: Throughput) -> str:
+def while_matrix_ops_run(rate: verdict.Throughput) -> str:
     """What the matrix ops of known FLOPs reached in their own time, and how much of the device time that is."""
     what = f"matrix ops ({shown_share(rate.device_share)} of GPU time) reach"
     if rate.of_peak is None:
@@ -202,7 +188,7 @@ def while_matrix_ops_run(rate: Throughput) -> str:
     return f"{what} {limit_text(rate.of_peak)} of peak{best}"
 
 
-def impossible_text(summary: Summary) -> str:
+def impossible_text(summary: verdict.Summary) -> str:
     """What a mark means; empty where nothing is marked."""
     rate, used = summary.throughput, summary.utilization
     shares = [row.of_roofline for row in summary.categories]
@@ -215,14 +201,14 @@ def impossible_text(summary: Summary) -> str:
     return "(!) above 100 %, so a recorded time, perf model or peak rate is wrong, or a cache held the data"
 
 
-def step_range(steps: Steps) -> str:
+def step_range(steps: verdict.Steps) -> str:
     """The shortest and the longest of several steps: ``mean of 3: 18.6 to 19.0 ms``."""
     if steps.shortest_us is None or steps.longest_us is None:
         return f"mean of {steps.count}"
     return f"mean of {steps.count}: {shown_ms(steps.shortest_us)} to {shown_ms(steps.longest_us)} ms"
 
 
-def step_notes(steps: Steps) -> Iterator[str]:
+def step_notes(steps: verdict.Steps) -> Iterator[str]:
     """How far the steps lie apart, and whether the host runs ahead of the GPU."""
     clock = [] if steps.spread is None else [step_range(steps)]
     if steps.on_device and steps.host_us is not None:
@@ -233,7 +219,7 @@ def step_notes(steps: Steps) -> Iterator[str]:
         yield "; ".join(clock)
 
 
-def excluded_text(summary: Summary) -> str:
+def excluded_text(summary: verdict.Summary) -> str:
     """What of the file the report does not speak of, and how long it took; empty where it speaks of all."""
     parts = [f"{shown_ms(part.time_us)} ms of GPU work {part.why}" for part in summary.scope.excluded]
     if summary.steps is not None and summary.steps.unseen_us:
@@ -244,26 +230,26 @@ def excluded_text(summary: Summary) -> str:
     return f"excluded: {'; '.join(parts)}" if parts else ""
 
 
-def counts_of(summary: Summary) -> str:
+def counts_of(summary: verdict.Summary) -> str:
     """What the counts in findings are of, where it is more than the step that their gains are of."""
     steps = summary.steps
     return f" (counts of all {steps.count} steps)" if steps is not None and steps.count > 1 else ""
 
 
-def steps_text(steps: Steps) -> str:
+def steps_text(steps: verdict.Steps) -> str:
     """How many steps the figures per step are the mean of: ``3 complete steps``."""
     return f"{steps.count} complete step{'s' if steps.count != 1 else ''}"
 
 
-def scope_text(scope: Scope, *, numbers: bool = True) -> str:
+def scope_text(scope: verdict.Scope, *, numbers: bool = True) -> str:
     """What a report speaks of: ``3 steps (ProfilerStep 3-5)``, without ``numbers`` ``3 steps (ProfilerStep)``."""
-    if scope.kind != STEPS:
-        return f"the {WHOLE_FILE}"
+    if scope.kind != verdict.STEPS:
+        return f"the {verdict.WHOLE_FILE}"
     named = " ".join(filter(None, (scope.named, scope.numbers if numbers else "")))
     return f"{scope.count} step{'s' if scope.count != 1 else ''}" + (f" ({named})" if named else "")
 
 
-def lines_of_window(summary: Summary) -> list[CategoryRow]:
+def lines_of_window(summary: verdict.Summary) -> list[verdict.CategoryRow]:
     """Categories by the time in which they ran, their overlap (negative) and idle time: together the step or window."""
     busy = summary.busy
     if busy is None or not busy.total_us:
@@ -272,8 +258,8 @@ def lines_of_window(summary: Summary) -> list[CategoryRow]:
     shares = [(row, row.share) for row in summary.categories]
     shared = busy.busy - sum(share for _, share in shares)
     if -shared >= _LEAST_SHARED:
-        shares.append((CategoryRow(name=AT_ONCE, time_us=0.0, share=shared), shared))
-    shares.append((CategoryRow(name=IDLE, time_us=0.0, share=busy.idle), busy.idle))
+        shares.append((verdict.CategoryRow(name=AT_ONCE, time_us=0.0, share=shared), shared))
+    shares.append((verdict.CategoryRow(name=IDLE, time_us=0.0, share=busy.idle), busy.idle))
     return [replace(row, time_us=share * step_us) for row, share in shares]
 
 

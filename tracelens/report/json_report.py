@@ -99,20 +99,12 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
     return {
         "schema": SCHEMA,
         "input": {"torch" if key == "torch_version" else key: value for key, value in says["input"].items()},
-        "device": says["device"],
-        "scope": says["scope"],
-        "extensions": says["extensions"],
-        "coverage": says["coverage"],
+        **{key: says[key] for key in ("device", "scope", "extensions", "coverage")},
         "step": says["steps"],
         "headline": _headline(summary),
-        "busy": says["busy"],
-        "throughput": says["throughput"],
-        "utilization": says["utilization"],
+        **{key: says[key] for key in ("busy", "throughput", "utilization")},
         **{key: says[key] for key in ("energy", "measured_power") if says[key] is not None},
-        "categories": says["categories"],
-        "findings": says["findings"],
-        "together": says["together"],
-        "unseen": says["unseen"],
+        **{key: says[key] for key in ("categories", "findings", "together", "unseen")},
         "ops": [] if ops is None else op_records(ops),
         "views": {
             title: plain_records(frame.iloc[:MAX_VIEW_ROWS], list(frame.columns)) for title, frame in views.items()

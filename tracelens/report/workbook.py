@@ -21,19 +21,9 @@ from tracelens.analysis.verdict.summary import STEPS, Steps, Summary, Utilizatio
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.cells import Value, plain_columns, plain_values
 from tracelens.files.safe_text import is_formula_like, xml_text
+from tracelens.report import figures
 from tracelens.report import xlsx_file as xlsx
 from tracelens.report.assembly import Sheet
-from tracelens.report.figures import (
-    bound_sentence,
-    energy_text,
-    first_fix,
-    gain_range,
-    measured_text,
-    scope_text,
-    steps_text,
-    together_text,
-    unseen_text,
-)
 from tracelens.report.xlsx_file import Chart, ColumnStyles, Note, Style, Styles, Worksheet, edge, font, solid
 from tracelens.schema import COUNT, MS, TEXT, US, TableColumn, column_title
 from tracelens.schema import PERCENT as PERCENT_OF_100
@@ -65,7 +55,7 @@ def about_lines(
     """All rows, top to bottom: the answer, the sheets, what it rests on. ``sheets``: (title in the workbook, sheet);
     ``further``: those that the workbook leaves out; ``said``: sentences at the top, before those of the summary.
     """
-    sentences = filter(None, (*said, bound_sentence(summary), first_fix(summary)))
+    sentences = filter(None, (*said, figures.bound_sentence(summary), figures.first_fix(summary)))
     return [
         Line(cells=(f"Trace report: {summary.input.file}",), kind="title"),
         *(Line(cells=(sentence,), kind="said") for sentence in sentences),
@@ -119,7 +109,7 @@ def _input(summary: Summary) -> Iterator[Line]:
 def _scope(summary: Summary) -> Iterator[Line]:
     """What all sheets are of, and what of the file they are not of: device events and their summed durations."""
     scope, chosen = summary.scope, "--steps file takes the whole file" if summary.scope.kind == STEPS else None
-    yield _row("Scope of all sheets", scope_text(scope), None, chosen)
+    yield _row("Scope of all sheets", figures.scope_text(scope), None, chosen)
     if summary.busy is None:
         return
     yield _head("GPU work", "Summed durations (ms)", "Device events", "")
@@ -186,7 +176,7 @@ def _time(summary: Summary) -> Iterator[Line]:
     if busy is not None:
         yield _section("GPU time")
         if busy.total_us is not None:
-            of = "Window" if summary.steps is None else steps_text(summary.steps).capitalize()
+            of = "Window" if summary.steps is None else figures.steps_text(summary.steps).capitalize()
             yield _row(f"{of} (ms)", busy.total_us / 1e3, number_format=_MS)
         yield _row("Computation", busy.compute, number_format=PERCENT)
         note = "Not hidden by computation."
@@ -215,7 +205,7 @@ def _energy(summary: Summary) -> Iterator[Line]:
     yield _section(f"Energy of the device, {'per step' if summary.steps else 'in the window'}")
     if modelled is not None:
         whose = f"Energies of {modelled.constants_of}, docs/energy.md"
-        told = None if modelled.energy_j is not None else energy_text(modelled, summary.device.id)
+        told = None if modelled.energy_j is not None else figures.energy_text(modelled, summary.device.id)
         yield _row("Modelled (J)", _known(modelled.energy_j), None, told or whose, number_format=_MS)
         yield _row("  at least (J)", _known(modelled.low_j), number_format=_MS)
         yield _row("  at most (J)", _known(modelled.high_j), number_format=_MS)
@@ -225,7 +215,7 @@ def _energy(summary: Summary) -> Iterator[Line]:
             yield _row("  tokens", _known(modelled.tokens), number_format=COUNT)
             yield _row("  per token (J)", modelled.per_token_j, number_format="0.0000")
     if measured is not None:
-        yield _row("Measured (J)", _known(measured.energy_j), None, measured_text(measured), number_format=_MS)
+        yield _row("Measured (J)", _known(measured.energy_j), None, figures.measured_text(measured), number_format=_MS)
         yield _row("  power, mean (W)", _known(measured.power_w), number_format=_MS)
 
 
@@ -254,14 +244,14 @@ def _utilization(used: Utilization | None) -> Iterator[Line]:
     if used.steps:
         yield _head("Step", "Step time (ms)", "MFU", "HFU")
     for step in used.steps:
-        figures = (step.time_us / 1e3, _known(step.mfu), _known(step.hfu))
-        yield _row(f"  {step.step}", *figures, number_format=_MS, then=PERCENT)
+        shares = (_known(step.mfu), _known(step.hfu))
+        yield _row(f"  {step.step}", step.time_us / 1e3, *shares, number_format=_MS, then=PERCENT)
 
 
 def _findings(summary: Summary) -> Iterator[Line]:
     if summary.unseen is not None:
         yield _section("Limits of the findings")
-        unseen = filter(None, (unseen_text(summary.unseen), summary.unseen.command))
+        unseen = filter(None, (figures.unseen_text(summary.unseen), summary.unseen.command))
         yield _row("Not seen", None, None, "; ".join(unseen))
     if not summary.findings:
         return
@@ -272,7 +262,7 @@ def _findings(summary: Summary) -> Iterator[Line]:
         gain = None if finding.gain_us is None else finding.gain_us / 1e3
         name = f"{number}. {(finding.kind or finding.id).replace('_', ' ')}"
         yield _row(name, _known(gain), finding.certainty, finding.why, number_format=_MS)
-        said = (("range", gain is not None and gain_range(finding)), ("try", finding.remedy))
+        said = (("range", gain is not None and figures.gain_range(finding)), ("try", finding.remedy))
         for label, text in (*said, ("limited by", finding.limited_by)):
             if text:
                 yield _row(f"    {label}", None, None, text)
@@ -292,7 +282,7 @@ def _together(summary: Summary) -> Iterator[Line]:
     """The step now, after the first finding's fix, after those of the first two, ..."""
     if summary.together is None:
         return
-    yield _row("Fixes together", None, None, together_text(summary.together))
+    yield _row("Fixes together", None, None, figures.together_text(summary.together))
     for number, us in enumerate(summary.together.step_us):
         name = "now" if not number else "after 1" if number == 1 else f"after 1-{number}"
         yield _row(f"    {name} (ms)", us / 1e3, number_format=_MS)
@@ -313,7 +303,9 @@ def _device(summary: Summary) -> Iterator[Line]:
 
 
 def _sheets(sheets: Sequence[tuple[str, Sheet]], summary: Summary) -> Iterator[Line]:
-    totals = f": totals over the {steps_text(summary.steps)}, unless a sheet says otherwise" if summary.steps else ""
+    totals = (
+        f": totals over the {figures.steps_text(summary.steps)}, unless a sheet says otherwise" if summary.steps else ""
+    )
     yield _section(f"Sheets{totals}")
     yield _head("Sheet", "Rows", "", "Content")
     for title, sheet in sheets:
@@ -442,7 +434,7 @@ def write_workbook_to(
     styles = Styles()
     lines = about_lines(summary, [(part.title, part.sheet) for part in parts], further, said)
     about = _about(lines, styles, _main_chart(parts))
-    scope = scope_text(summary.scope)
+    scope = figures.scope_text(summary.scope)
     tables = [_worksheet(part, styles, scope) for part in parts]
     title = f"Trace report of {summary.input.file}"
     xlsx.write_xlsx(file, [about, *tables], styles, title=title, differences=_RED)
