@@ -198,9 +198,13 @@ def run_replay(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlimCommand(TraceToTrace):
-    """What stays."""
+class SlimCommand:
+    """What stays, and where it goes."""
 
+    trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
+    output: Path = option(
+        "file to write, .json or .json.gz", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output")
+    )
     steps: str | None = option("keep these steps only", metavar="3|3-5|steady")
     rank: int | None = option("keep this rank only, of a file with several", kind=whole, metavar="N")
     category: tuple[str, ...] = option(
