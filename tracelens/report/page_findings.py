@@ -19,7 +19,7 @@ from tracelens.report.document import prose, shown_text
 from tracelens.report.figures import counts_of, gain_range, unseen_text
 from tracelens.report.markup import Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
-from tracelens.report.page_sections import COLLECTIVES, column_cell
+from tracelens.report.page_sections import COLLECTIVES, column_cell, how
 from tracelens.report.page_timeline import Pool
 from tracelens.types.records import Record
 from tracelens.types.units import shown_ms, shown_percent
@@ -66,17 +66,15 @@ def look_here_first(summary: Summary, read: SheetRows) -> Markup | None:
         _unseen(summary),
         tag("div", found, class_="scroll", tabindex="0") if bodies else None,
         predicted(summary.together, "step" if summary.steps else "window") if summary.together is not None else None,
-        tag(
-            "details", tag("summary", "How this was computed"), tag(
-                "p", "A gain is how much shorter the step gets with the host unchanged: tracelens replays the step "
-                "again and again without the time that the finding names. The host's head start in the recording "
-                "is no gain. Findings are sorted by gain; the uncertain part counts half. No moment of the step is in "
-                "two findings. The range runs from the certain gain to the gain if an op reaches its roofline or all "
-                f"of the idle time goes. A gain is {words} of the step, else minor. docs/findings.md describes each "
-                "finding, its remedy and when the remedy does not help.",
-            ), class_="how",
+        how(
+            "A gain is how much shorter the step gets with the host unchanged: tracelens replays the step again and "
+            "again without the time that the finding names. The host's head start in the recording is no gain. "
+            "Findings are sorted by gain; the uncertain part counts half. No moment of the step is in two findings. "
+            "The range runs from the certain gain to the gain if an op reaches its roofline or all of the idle time "
+            f"goes. A gain is {words} of the step, else minor. docs/findings.md describes each finding, its remedy and "
+            "when the remedy does not help."
         ),
-    )  # fmt: skip
+    )
 
 
 def _unseen(summary: Summary) -> Markup | None:

@@ -357,7 +357,7 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
         _waterfall(by_title(sheets, perf_summary.HEADROOM_TITLE), whole),
         _idle_table(summary),
         _path_table(path, whole),
-        _how(
+        how(
             _WINDOW_TEXT if summary.busy is not None else None,
             f"The bar shows the share of each category in {unit} time. The table shows how long at least one event of "
             "the category ran; with overlap and idle time its rows add up to the whole.",
@@ -535,7 +535,7 @@ def roofline(
         ),
         tag("div", charts.roofline_chart(points, roofs, colors), class_="wide", tabindex="0"),
         charts.legend([(name, colors[name]) for name in used[:_LEGEND]], shapes),
-        _how(
+        how(
             "The x axis is FLOPs per HBM byte of a call, from the recorded shapes and types. The y axis is FLOPs over "
             "the busy time of the call's kernels, averaged over calls. Solid roofs are the best rates measured on such "
             "a device, dashed roofs the peak rates; their sources are at the end of this page. A mark above a dashed "
@@ -611,7 +611,7 @@ def timeline(
         ),
         _drawing("timeline"),
         *_device_lines(power or {}, what),
-        _how(
+        how(
             None if drawn.step is None else "This is the complete step whose time is nearest the median.",
             "The upper lanes show ops, annotations, modules and runtime calls by thread. Python frames are not drawn; "
             "the details of a box name the line. The lower lanes show streams, in the colors of the categories. A "
@@ -637,7 +637,7 @@ def drill(drawn: Drilldown | None, scope: str) -> Markup | None:
         tag("h2", "Drill down"),
         tag("p", f"Device time of {scope} by category, then op, kernel, {last}. Select a name to open it."),
         _drawing("drill"),
-        _how("Times are summed durations of device events. The row of an op has its rates and its roofline."),
+        how("Times are summed durations of device events. The row of an op has its rates and its roofline."),
     )
 
 
@@ -673,7 +673,7 @@ def tree(drawn: Icicle | None, scope: str) -> Markup | None:
         tag("h2", "Tree"),
         tag("p", f"{what}, of {scope}; select a box to zoom in.{left_out}"),
         _drawing("icicle"),
-        _how(
+        how(
             f"The width of a box is its share {of}. Equal paths are added up over the window.",
             "Backward ops stand below the module of their forward op, because their own thread has no module frames.",
             "Modules of one class in the same place are one box: DecoderLayer x24 stands for 24 of them.",
@@ -734,7 +734,8 @@ def health(summary: Summary) -> Markup:
     return joined(*pieces)
 
 
-def _how(*texts: str | None) -> Markup:
+def how(*texts: str | None) -> Markup:
+    """What opens to say how figures were computed."""
     return tag(
         "details", tag("summary", "How this was computed"), [tag("p", text) for text in texts if text], class_="how"
     )
