@@ -6,7 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -100,9 +100,26 @@ def algorithm(name: str, libraries: tuple[str, ...] = ()) -> Callable[[F], F]:
     return mark("algorithm", name, libraries=libraries)
 
 
-def fastest_protocol(topology: Topology, time_us: Callable[[str], Values]) -> Values:
-    """The least ``time_us(protocol)`` over the topology's protocols."""
-    return functools.reduce(np.minimum, [time_us(protocol) for protocol in topology.protocols])
+Way: TypeAlias = tuple[Group, tuple[Crossing, ...], Topology]
+Cost: TypeAlias = Callable[[str, Values, Way], Values]
+
+
+def over_links(word: str) -> Callable[[Cost], Callable[[Values, Group, Topology], Values]]:
+    """Makes an algorithm of ``f(protocol, nbytes, (group, crossings, topology)) -> us``: the least over the topology's
+    protocols, at the rates of ``word``; 0 within one rank.
+    """
+
+    def made(cost: Cost) -> Callable[[Values, Group, Topology], Values]:
+        @functools.wraps(cost)
+        def fastest(nbytes: Values, group: Group, topology: Topology) -> Values:
+            way = group, topology.crossings(group, word), topology
+            if not way[1]:
+                return 0.0 * nbytes
+            return functools.reduce(np.minimum, [cost(protocol, nbytes, way) for protocol in topology.protocols])
+
+        return fastest
+
+    return made
 
 
 def base_us(crossings: tuple[Crossing, ...], protocol: str) -> float:
@@ -110,16 +127,34 @@ def base_us(crossings: tuple[Crossing, ...], protocol: str) -> float:
     return crossings[-1].link.protocol(protocol).base_us
 
 
+def _slowest(crossings: tuple[Crossing, ...], protocol: str) -> float:
+    return min(crossing.domain_bytes_per_us(protocol) for crossing in crossings)
+
+
+def _direct_exchange(protocol: str, nbytes: Values, way: Way) -> Values:
+    """One step; the tiers work at once and the slowest one counts: n/p per peer over the rank's share of its rate.
+
+    Overheads per peer add up, since one rank issues all its messages.
+    """
+    group, crossings, _ = way
+    latency = base_us(crossings, protocol) + max(c.link.protocol(protocol).hop_us for c in crossings)
+    overhead = sum(c.peers * c.link.peer_us + c.link.sync_us for c in crossings)
+    per_byte = max(c.peers / group.ranks / c.rank_bytes_per_us(protocol) for c in crossings)
+    return latency + overhead + nbytes * per_byte
+
+
 @algorithm("all_gather/direct")
-def direct_all_gather(nbytes: Values, group: Group, topology: Topology) -> Values:
+@over_links("all_gather")
+def direct_all_gather(protocol: str, nbytes: Values, way: Way) -> Values:
     """Each rank sends its n/p bytes to p-1 peers."""
-    return _direct_exchange("all_gather", nbytes, group, topology)
+    return _direct_exchange(protocol, nbytes, way)
 
 
 @algorithm("reduce_scatter/direct")
-def direct_reduce_scatter(nbytes: Values, group: Group, topology: Topology) -> Values:
+@over_links("reduce_scatter")
+def direct_reduce_scatter(protocol: str, nbytes: Values, way: Way) -> Values:
     """Each rank sends each of p-1 peers the n/p bytes that the peer adds up."""
-    return _direct_exchange("reduce_scatter", nbytes, group, topology)
+    return _direct_exchange(protocol, nbytes, way)
 
 
 @algorithm("all_reduce/direct")
@@ -129,227 +164,174 @@ def direct_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Value
 
 
 @algorithm("all_to_all/direct", libraries=("nccl", "rccl"))
-def direct_all_to_all(nbytes: Values, group: Group, topology: Topology) -> Values:
+@over_links("all_to_all")
+def direct_all_to_all(protocol: str, nbytes: Values, way: Way) -> Values:
     """Each rank sends n/p bytes to each of p-1 peers, straight over the link that joins them."""
-    return _direct_exchange("all_to_all", nbytes, group, topology)
-
-
-def _direct_exchange(word: str, nbytes: Values, group: Group, topology: Topology) -> Values:
-    """One step; the tiers work at once and the slowest one counts: n/p per peer over the rank's share of its rate.
-
-    Overheads per peer add up, since one rank issues all its messages.
-    """
-    crossings = topology.crossings(group, word)
-    if not crossings:
-        return 0.0 * nbytes
-
-    def time_us(protocol: str) -> Values:
-        latency = base_us(crossings, protocol) + max(c.link.protocol(protocol).hop_us for c in crossings)
-        overhead = sum(c.peers * c.link.peer_us + c.link.sync_us for c in crossings)
-        per_byte = max(c.peers / group.ranks / c.rank_bytes_per_us(protocol) for c in crossings)
-        return latency + overhead + nbytes * per_byte
-
-    return fastest_protocol(topology, time_us)
+    return _direct_exchange(protocol, nbytes, way)
 
 
 @algorithm("all_reduce/tree", libraries=("nccl", "rccl"))
-def tree_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
+@over_links("all_reduce")
+def tree_all_reduce(protocol: str, nbytes: Values, way: Way) -> Values:
     """Up and down: 2 (g-1) steps inside a node, 2 log2 N over N nodes; 2 n bytes leave every domain."""
-    crossings = topology.crossings(group, "all_reduce")
-    if not crossings:
-        return 0.0 * nbytes
-
-    def time_us(protocol: str) -> Values:
-        # Hops of the chain inside a node, or of the tree further out
-        depths = [c.fanout - 1 if c.tier == 0 else math.ceil(math.log2(c.fanout)) for c in crossings]
-        hops = zip(depths, crossings, strict=True)
-        latency = sum(depth * crossing.link.protocol(protocol).tree_hop_us for depth, crossing in hops)
-        return base_us(crossings, protocol) + 2 * (latency + nbytes / _slowest(crossings, protocol))
-
-    return fastest_protocol(topology, time_us)
+    crossings = way[1]
+    # Hops of the chain inside a node, or of the tree further out
+    depths = [c.fanout - 1 if c.tier == 0 else math.ceil(math.log2(c.fanout)) for c in crossings]
+    hops = zip(depths, crossings, strict=True)
+    latency = sum(depth * crossing.link.protocol(protocol).tree_hop_us for depth, crossing in hops)
+    return base_us(crossings, protocol) + 2 * (latency + nbytes / _slowest(crossings, protocol))
 
 
 @algorithm("all_reduce/hierarchical")
-def hierarchical_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
+@over_links("all_reduce")
+def hierarchical_all_reduce(protocol: str, nbytes: Values, way: Way) -> Values:
     """A ring per tier, one after the other, each on the shard that the tiers further in left: n/g between nodes.
 
     Per tier of f domains: 2 (f-1) steps and 2 (f-1)/f of the shard. Nothing overlaps.
     """
-    crossings = topology.crossings(group, "all_reduce")
-    if not crossings:
-        return 0.0 * nbytes
+    total: Values = base_us(way[1], protocol) + 0.0 * nbytes
+    for crossing in way[1]:
+        steps = crossing.fanout - 1
+        shard = nbytes / crossing.members
+        moved = shard * steps / crossing.fanout / crossing.rank_bytes_per_us(protocol)
+        total = total + 2 * (steps * crossing.link.protocol(protocol).hop_us + moved)
+    return total
 
-    def time_us(protocol: str) -> Values:
-        total: Values = base_us(crossings, protocol) + 0.0 * nbytes
-        for crossing in crossings:
-            steps = crossing.fanout - 1
-            shard = nbytes / crossing.members
-            moved = shard * steps / crossing.fanout / crossing.rank_bytes_per_us(protocol)
-            total = total + 2 * (steps * crossing.link.protocol(protocol).hop_us + moved)
-        return total
 
-    return fastest_protocol(topology, time_us)
+def _is_in_two_tiers(crossings: tuple[Crossing, ...]) -> bool:
+    """Whether there is a node to forward in and another one to reach."""
+    return len(crossings) > 1 and crossings[0].tier == 0
+
+
+def _through_tiers_us(crossings: tuple[Crossing, ...], protocol: str) -> float:
+    """What an exchange pays besides bytes that goes through a rank per tier: one peer for each other domain."""
+    latency = base_us(crossings, protocol) + sum(c.link.protocol(protocol).hop_us for c in crossings)
+    return latency + sum((c.fanout - 1) * c.link.peer_us + c.link.sync_us for c in crossings)
 
 
 @algorithm("all_to_all/hierarchical")
-def hierarchical_all_to_all(nbytes: Values, group: Group, topology: Topology) -> Values:
+@over_links("all_to_all")
+def hierarchical_all_to_all(protocol: str, nbytes: Values, way: Way) -> Values:
     """Inside the node to the rank that faces the destination, then between nodes: (f-1)/f of n per tier of f domains.
 
     PXN without its pipelining. Where the last node has fewer members than the others, more of what these hold leaves
     it: all but their own share of n. Infinite for a group within one node or with one rank per node: there is one tier.
     """
-    crossings = topology.crossings(group, "all_to_all")
-    if len(crossings) < 2 or crossings[0].tier != 0:
+    group, crossings, _ = way
+    if not _is_in_two_tiers(crossings):
         return np.inf + 0.0 * nbytes
     shares = [(c.fanout - 1) / c.fanout for c in crossings]
     last = crossings[-1]
     in_last_domain = group.ranks - (last.fanout - 1) * last.members
     shares[-1] = max(shares[-1], 1 - in_last_domain / group.ranks)
-
-    def time_us(protocol: str) -> Values:
-        latency = base_us(crossings, protocol) + sum(c.link.protocol(protocol).hop_us for c in crossings)
-        overhead = sum((c.fanout - 1) * c.link.peer_us + c.link.sync_us for c in crossings)
-        moved = sum(share / c.rank_bytes_per_us(protocol) for share, c in zip(shares, crossings, strict=True))
-        return latency + overhead + nbytes * moved
-
-    return fastest_protocol(topology, time_us)
+    moved = sum(share / c.rank_bytes_per_us(protocol) for share, c in zip(shares, crossings, strict=True))
+    return _through_tiers_us(crossings, protocol) + nbytes * moved
 
 
 @algorithm("all_reduce/in_switch", libraries=("nccl",))
-def in_switch_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
-    """Latency, then n bytes at the switch's rate, however many ranks.
+@over_links("all_reduce")
+def in_switch_all_reduce(protocol: str, nbytes: Values, way: Way) -> Values:
+    """Latency, then n bytes at the switch's rate, however many ranks and whichever protocol.
 
     Infinite where the switch does not add, or the group spans several switches.
     """
-    crossings = topology.crossings(group, "all_reduce")
-    if not crossings:
-        return 0.0 * nbytes
-    link = crossings[0].link
+    link = way[1][0].link
     rate = link.rates.in_switch_gb_s
-    if len(crossings) > 1 or rate is None:
+    if len(way[1]) > 1 or rate is None:
         return np.inf + 0.0 * nbytes
     return link.in_switch_us + nbytes / (rate * GB_PER_S_IN_BYTES_PER_US)
 
 
 @algorithm("all_reduce/seed_simple")
-def original_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
+@over_links("all_reduce")
+def original_all_reduce(protocol: str, nbytes: Values, way: Way) -> Values:
     """2 (N-1) (a + n/B): the seed's illustration of an all-reduce. No library chooses it."""
-    crossings = topology.crossings(group, "all_reduce")
-    if not crossings:
-        return 0.0 * nbytes
-    last, steps = crossings[-1], 2 * (group.ranks - 1)
+    group, crossings, _ = way
+    step = crossings[-1].link.protocol(protocol).hop_us + nbytes / crossings[-1].domain_bytes_per_us(protocol)
+    return base_us(crossings, protocol) + 2 * (group.ranks - 1) * step
 
-    def time_us(protocol: str) -> Values:
-        step = last.link.protocol(protocol).hop_us + nbytes / last.domain_bytes_per_us(protocol)
-        return base_us(crossings, protocol) + steps * step
 
-    return fastest_protocol(topology, time_us)
+@over_links("send")
+def _hop(protocol: str, nbytes: Values, way: Way) -> Values:
+    last = way[1][-1]
+    latency = base_us(way[1], protocol) + last.link.protocol(protocol).hop_us
+    return latency + nbytes / last.rank_bytes_per_us(protocol)
 
 
 @algorithm("send/p2p", libraries=("nccl", "rccl"))
 def p2p_send(nbytes: Values, group: Group, topology: Topology) -> Values:
     """a + n/B between two neighbors of the group, ``group.stride`` ranks apart; in a mesh over the pair's own wire."""
-    crossings = topology.crossings(Group(ranks=min(group.ranks, 2), stride=group.stride), "send")
-    if not crossings:
-        return 0.0 * nbytes
-    last = crossings[-1]
-
-    def time_us(protocol: str) -> Values:
-        latency = base_us(crossings, protocol) + last.link.protocol(protocol).hop_us
-        return latency + nbytes / last.rank_bytes_per_us(protocol)
-
-    return fastest_protocol(topology, time_us)
+    return _hop(nbytes, Group(ranks=min(group.ranks, 2), stride=group.stride), topology)
 
 
 @algorithm("all_to_all/pipelined", libraries=("nccl", "rccl"))
-def pipelined_all_to_all(nbytes: Values, group: Group, topology: Topology) -> Values:
+@over_links("all_to_all")
+def pipelined_all_to_all(protocol: str, nbytes: Values, way: Way) -> Values:
     """t = inner(chunk) + max(inner(n - chunk), outer(n (N-1)/N)): the network starts after the first chunk.
 
     inner(x) moves (g-1)/g of x between the g members of a node. A rank then has one peer per other node instead of
     one per rank there. Infinite for a group within one node or with one rank per node: nothing is forwarded.
     """
-    crossings = topology.crossings(group, "all_to_all")
-    if len(crossings) < 2 or crossings[0].tier != 0:
+    group, crossings, topology = way
+    if not _is_in_two_tiers(crossings):
         return np.inf + 0.0 * nbytes
-    inner, outer = crossings[0], crossings[1:]
-    chunk = np.minimum(nbytes, topology.chunk_bytes)
-
-    def time_us(protocol: str) -> Values:
-        latency = base_us(crossings, protocol) + sum(c.link.protocol(protocol).hop_us for c in crossings)
-        overhead = sum((c.fanout - 1) * c.link.peer_us + c.link.sync_us for c in crossings)
-        within = (inner.fanout - 1) / inner.fanout / inner.rank_bytes_per_us(protocol)
-        between = max(c.peers / group.ranks / c.rank_bytes_per_us(protocol) for c in outer)
-        return latency + overhead + chunk * within + np.maximum((nbytes - chunk) * within, nbytes * between)
-
-    return fastest_protocol(topology, time_us)
+    inner, chunk = crossings[0], np.minimum(nbytes, topology.chunk_bytes)
+    within = (inner.fanout - 1) / inner.fanout / inner.rank_bytes_per_us(protocol)
+    between = max(c.peers / group.ranks / c.rank_bytes_per_us(protocol) for c in crossings[1:])
+    fixed = _through_tiers_us(crossings, protocol)
+    return fixed + chunk * within + np.maximum((nbytes - chunk) * within, nbytes * between)
 
 
 def forwarded_us(inner_bytes: float, outer_bytes: float, group: Group, topology: Topology) -> float | None:
     """An exchange of which a rank sends ``outer_bytes`` to other nodes, once per node, where ``inner_bytes`` are passed
     on inside: the same pipeline with what a dispatcher really moves. None within one node or with one rank per node.
     """
-    crossings = topology.crossings(group, "all_to_all")
-    if len(crossings) < 2 or crossings[0].tier != 0:
-        return None
-    inner, outer = crossings[0], crossings[1:]
 
-    def time_us(protocol: str) -> Values:
-        latency = base_us(crossings, protocol) + sum(c.link.protocol(protocol).hop_us for c in crossings)
-        overhead = sum((c.fanout - 1) * c.link.peer_us + c.link.sync_us for c in crossings)
+    @over_links("all_to_all")
+    def time_us(protocol: str, inner_bytes: Values, way: Way) -> Values:
+        (inner, *outer), topology = way[1:]
         within = inner_bytes * (inner.fanout - 1) / inner.fanout / inner.rank_bytes_per_us(protocol)
-        first = within * min(1.0, topology.chunk_bytes / max(inner_bytes, 1.0))
+        first = within * np.minimum(1.0, topology.chunk_bytes / np.maximum(inner_bytes, 1.0))
         between = outer_bytes / min(c.rank_bytes_per_us(protocol) for c in outer)
-        return latency + overhead + first + max(within - first, between)
+        return _through_tiers_us(way[1], protocol) + first + np.maximum(within - first, between)
 
-    return float(fastest_protocol(topology, time_us))
-
-
-@algorithm("all_gather/ring", libraries=("nccl", "rccl"))
-@algorithm("reduce_scatter/ring", libraries=("nccl", "rccl"))
-def ring_pass(nbytes: Values, group: Group, topology: Topology) -> Values:
-    """One trip round the ring: p-1 steps of n/p bytes (Thakur et al., 2005); additions run while data moves."""
-    return _ring_trips(1, nbytes, group, topology, topology.crossings(group))
+    if not _is_in_two_tiers(topology.crossings(group, "all_to_all")):
+        return None
+    return float(time_us(inner_bytes, group, topology))
 
 
-@algorithm("all_reduce/ring", libraries=("nccl", "rccl"))
-def ring_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
-    """Two trips: a reduce-scatter and an all-gather (Patarasu and Yuan, 2009)."""
-    return _ring_trips(2, nbytes, group, topology, topology.crossings(group, "all_reduce"))
-
-
-@algorithm("broadcast/ring", libraries=("nccl", "rccl"))
-@algorithm("reduce/ring", libraries=("nccl", "rccl"))
-def ring_chain(nbytes: Values, group: Group, topology: Topology) -> Values:
-    """A chain that is filled once: p-1 steps of latency, then n bytes at the slowest link's rate."""
-    crossings = topology.crossings(group)
-    if not crossings:
-        return 0.0 * nbytes
-
-    def time_us(protocol: str) -> Values:
-        return base_us(crossings, protocol) + _hops_us(crossings, protocol) + nbytes / _slowest(crossings, protocol)
-
-    return fastest_protocol(topology, time_us)
-
-
-def _ring_trips(
-    count: int, nbytes: Values, group: Group, topology: Topology, crossings: tuple[Crossing, ...]
-) -> Values:
+def _ring_us(trips: int, protocol: str, nbytes: Values, way: Way) -> Values:
     """A step waits for its own link, and the bytes for the slowest: (p-1)/p of the message leaves every domain."""
-    if not crossings:
-        return 0.0 * nbytes
+    group, crossings, _ = way
     volume = nbytes * (group.ranks - 1) / group.ranks
-
-    def time_us(protocol: str) -> Values:
-        return base_us(crossings, protocol) + count * (
-            _hops_us(crossings, protocol) + volume / _slowest(crossings, protocol)
-        )
-
-    return fastest_protocol(topology, time_us)
+    return base_us(crossings, protocol) + trips * (
+        _hops_us(crossings, protocol) + volume / _slowest(crossings, protocol)
+    )
 
 
 def _hops_us(crossings: tuple[Crossing, ...], protocol: str) -> float:
     return sum(crossing.hops * crossing.link.protocol(protocol).hop_us for crossing in crossings)
 
 
-def _slowest(crossings: tuple[Crossing, ...], protocol: str) -> float:
-    return min(crossing.domain_bytes_per_us(protocol) for crossing in crossings)
+@algorithm("all_gather/ring", libraries=("nccl", "rccl"))
+@algorithm("reduce_scatter/ring", libraries=("nccl", "rccl"))
+@over_links("all_gather")
+def ring_pass(protocol: str, nbytes: Values, way: Way) -> Values:
+    """One trip round the ring: p-1 steps of n/p bytes (Thakur et al., 2005); additions run while data moves."""
+    return _ring_us(1, protocol, nbytes, way)
+
+
+@algorithm("all_reduce/ring", libraries=("nccl", "rccl"))
+@over_links("all_reduce")
+def ring_all_reduce(protocol: str, nbytes: Values, way: Way) -> Values:
+    """Two trips: a reduce-scatter and an all-gather (Patarasu and Yuan, 2009)."""
+    return _ring_us(2, protocol, nbytes, way)
+
+
+@algorithm("broadcast/ring", libraries=("nccl", "rccl"))
+@algorithm("reduce/ring", libraries=("nccl", "rccl"))
+@over_links("all_gather")
+def ring_chain(protocol: str, nbytes: Values, way: Way) -> Values:
+    """A chain that is filled once: p-1 steps of latency, then n bytes at the slowest link's rate."""
+    crossings = way[1]
+    return base_us(crossings, protocol) + _hops_us(crossings, protocol) + nbytes / _slowest(crossings, protocol)
