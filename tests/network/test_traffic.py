@@ -66,7 +66,8 @@ def test_a_copy_of_fp8_carries_its_scales():
 
 def test_logical_bytes_hold_the_local_ones_and_remote_ones_do_not():
     # experts 0, 1 on rank 0 and 2, 3 on rank 1; token 0 of rank 0, token 1 of rank 1
-    traffic = Traffic.from_assignment(np.array([[0, 2], [0, 1]]), np.array([0, 0, 1, 1]), ranks=2, copy_bytes=10)
+    copies = Copies.from_assignment(np.array([[0, 2], [0, 1]]), np.array([0, 0, 1, 1]), ranks=2)
+    traffic = Traffic(wire_bytes=copies.per_expert * 10.0)
     np.testing.assert_array_equal(traffic.wire_bytes, [[10, 10], [20, 0]])
     assert (traffic.total_bytes, traffic.local_bytes, traffic.remote_bytes, traffic.remote_share) == (40, 10, 30, 0.75)
     np.testing.assert_array_equal(traffic.sent(), [10, 20])
@@ -75,8 +76,9 @@ def test_logical_bytes_hold_the_local_ones_and_remote_ones_do_not():
 
 def test_once_per_rank_sends_one_copy_to_two_experts_of_a_rank():
     place, chosen = np.array([0, 0, 1, 1]), np.array([[2, 3]])
-    assert Traffic.from_assignment(chosen, place, ranks=2, copy_bytes=10).remote_bytes == 20
-    assert Traffic.from_assignment(chosen, place, ranks=2, copy_bytes=10, once_per_rank=True).remote_bytes == 10
+    copies = Copies.from_assignment(chosen, place, ranks=2)
+    assert Traffic(wire_bytes=copies.per_expert * 10.0).remote_bytes == 20
+    assert Traffic(wire_bytes=copies.per_rank * 10.0).remote_bytes == 10
 
 
 def test_imbalance_is_maximum_over_mean():

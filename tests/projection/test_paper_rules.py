@@ -15,7 +15,7 @@ from tracelens.errors import UsageError
 from tracelens.laboratory.paper_rules import PaperRules
 from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, load_shape
 from tracelens.predict.projection.projection_options import STRATEGIES
-from tracelens.predict.projection.search import evaluate, search
+from tracelens.predict.projection.search import ANYTHING, evaluate, fastest
 
 GPUS = [2**i for i in range(2, 15)]
 FIELDS = [
@@ -29,6 +29,12 @@ def rules(model: str, system: str, domain: int, strategy: Any, **more: Any) -> P
     return PaperRules(
         shape=load_shape(model), strategy=strategy, system=PaperSystem.load(system, domain=domain), **more
     )
+
+
+def search(given: PaperRules, gpus: list[int], *, global_batch: int, top: int = 10) -> pd.DataFrame:
+    """The ``top`` fastest configurations of each device count."""
+    found = given.feasible(sorted(gpus), global_batch=global_batch, wanted=ANYTHING)
+    return evaluate(given, found.candidates.take(fastest(found, sorted(gpus), top)), global_batch=global_batch)
 
 
 def candidates_of(rows: pd.DataFrame) -> Candidates:

@@ -23,12 +23,9 @@ def test_uniform_routing_reaches_the_expected_ranks(ranks):
 
 
 def test_uniform_routing_is_what_drawn_tokens_do():
-    expected = expert_traffic(UNIFORM, experts=64, topk=6, ranks=16, ranks_per_node=8)
-    drawn = ExpertTraffic.of_assignment(
-        route(UNIFORM, tokens=100_000, experts=64, topk=6), experts=64, ranks=16, ranks_per_node=8
-    )
+    expected = expert_traffic(UNIFORM, experts=64, topk=6, ranks=16)
+    drawn = ExpertTraffic.of_assignment(route(UNIFORM, tokens=100_000, experts=64, topk=6), experts=64, ranks=16)
     assert drawn.rank_copies == pytest.approx(expected.rank_copies, rel=0.002)
-    assert drawn.node_copies == pytest.approx(expected.node_copies, rel=0.002)
     assert drawn.remote_share == pytest.approx(15 / 16, abs=0.002)
     assert drawn.rows_imbalance == pytest.approx(1, abs=0.02)
     # An assignment has happened: nothing of it is by chance.
@@ -44,7 +41,6 @@ def test_uniform_routing_is_what_drawn_tokens_do():
 def test_copies_lie_between_one_and_top_k(text, ranks, topk):
     found = expert_traffic(Skew.parse(text), experts=16, topk=topk, ranks=ranks)
     assert 1 - 1e-9 <= found.rank_copies <= min(topk, ranks) + 1e-9
-    assert found.node_copies == pytest.approx(1)
     assert 1 - 1e-9 <= found.copies_imbalance <= found.rows_imbalance * topk
     assert 0 <= found.remote_share < 1
     assert found.touched(1) <= found.touched(1000) <= 16 // ranks
@@ -60,10 +56,8 @@ def test_the_busiest_rank_grows_with_the_skew():
 
 def test_two_experts_on_one_rank_are_one_copy():
     # experts 0 and 1 lie on rank 0, 2 and 3 on rank 1: both tokens go to one rank each, token 0 (of rank 0) to its own
-    found = ExpertTraffic.of_assignment(
-        route(Skew.parse("balanced"), tokens=2, experts=4, topk=2), experts=4, ranks=2, ranks_per_node=1
-    )
-    assert (found.rank_copies, found.node_copies) == (2, 2)
+    found = ExpertTraffic.of_assignment(route(Skew.parse("balanced"), tokens=2, experts=4, topk=2), experts=4, ranks=2)
+    assert found.rank_copies == 2
     assert found.remote_share == 0.5
 
 
@@ -72,7 +66,6 @@ def test_two_experts_on_one_rank_are_one_copy():
     [
         ({"ranks": 0}, "experts and ranks must be at least 1, got 64 and 0"),
         ({"topk": 65}, "top-k 65 needs at least as many experts, there are 64"),
-        ({"ranks_per_node": 3}, "8 ranks do not fill whole nodes of 3 ranks"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(sizes, message):
@@ -97,9 +90,8 @@ def test_copies_fill_the_ranks_and_share_their_expert_s_tokens() -> None:
 def test_copies_reach_as_many_ranks_as_drawn_tokens_do(ranks: int, redundant: int) -> None:
     expected = expert_traffic(UNIFORM, experts=256, topk=8, ranks=ranks, redundant=redundant)
     drawn = ExpertTraffic.of_assignment(
-        route(UNIFORM, tokens=40_000, experts=256, topk=8, seed=1), experts=256, ranks=ranks, ranks_per_node=ranks,
-        redundant=redundant,
-    )  # fmt: skip
+        route(UNIFORM, tokens=40_000, experts=256, topk=8, seed=1), experts=256, ranks=ranks, redundant=redundant
+    )
     assert expected.rank_copies == pytest.approx(drawn.rank_copies, rel=0.01)
     assert expected.held == drawn.held
 

@@ -319,14 +319,14 @@ def _type_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
     return found
 
 
-def kernel_size_faults(table: KernelTable, frame: pd.DataFrame, name: str = "") -> list[str]:
+def kernel_size_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
     """Per row what is wrong with its sizes and types, "" where nothing is. UsageError where a column is missing."""
     missing = [column for column in table.sizes if column not in frame]
     if missing:
         has = ", ".join(map(str, frame))
         raise UsageError(f"a table for {table.name} needs the column {missing[0]!r}; it has {has}")
     optional = {column: replace(COUNT, blank=usual) for column, usual in table.optional.items() if column in frame}
-    found = faults(frame, {column: _SIZES.get(column, COUNT) for column in table.sizes} | optional, name)
+    found = faults(frame, {column: _SIZES.get(column, COUNT) for column in table.sizes} | optional)
     found = [size or kind for size, kind in zip(found, _type_faults(table, frame), strict=True)]
     if not table.loads:
         return found

@@ -21,20 +21,18 @@ _BLOCK = 16384
 class Payload(Record, frozen=True, kw_only=True):
     """What travels for one copy of one token: ``hidden`` elements, their scales, and ``metadata_bytes``.
 
-    copy_bytes = hidden * width + scale_bytes * hidden / scale_block + metadata_bytes; without ``scale_block`` there are
-    no scales. Metadata is what goes with a copy: indices, routing weights, source positions.
+    copy_bytes = hidden * width + 4 * hidden / scale_block + metadata_bytes; no scales without ``scale_block``. Metadata is what goes with a copy: indices, routing weights, source positions.
     """
 
     hidden: int
     dtype: DType
     scale_block: int | None = None
-    scale_bytes: float = 4.0
     metadata_bytes: float = 0.0
 
     @property
     def copy_bytes(self) -> float:
         """Bytes of one copy."""
-        scales = 0.0 if self.scale_block is None else self.scale_bytes * self.hidden / self.scale_block
+        scales = 0.0 if self.scale_block is None else 4.0 * self.hidden / self.scale_block
         return self.hidden * self.dtype.width_bytes + scales + self.metadata_bytes
 
 
@@ -142,21 +140,6 @@ class Traffic(Record, frozen=True, kw_only=True):
     def even(cls, pair_bytes: float, ranks: int) -> Traffic:
         """``pair_bytes`` from every rank to every other, nothing local."""
         return cls(wire_bytes=pair_bytes * (1.0 - np.eye(ranks)))
-
-    @classmethod
-    def from_assignment(
-        cls,
-        expert_of_token: Ints,
-        rank_of_expert: Ints,
-        *,
-        ranks: int,
-        copy_bytes: float,
-        rank_of_token: Ints | None = None,
-        once_per_rank: bool = False,
-    ) -> Traffic:
-        """Bytes of a dispatch: one copy per chosen expert, or one per distinct rank."""
-        copies = Copies.from_assignment(expert_of_token, rank_of_expert, ranks=ranks, rank_of_token=rank_of_token)
-        return cls(wire_bytes=np.asarray(copies.per_rank if once_per_rank else copies.per_expert) * float(copy_bytes))
 
     @property
     def ranks(self) -> int:

@@ -173,16 +173,15 @@ _DRAWS, _TOKENS = 8, 65_536
 class ExpertTraffic(Record, frozen=True, kw_only=True):
     """An exchange among ``ranks`` that hold as many experts each, per token and against an even load.
 
-    ``rank_copies`` and ``node_copies``: distinct ranks and nodes that a token goes to, its own included.
-    ``rows_imbalance``: the busiest rank's routings over the mean, which its experts multiply; ``copies_imbalance``: the
-    copies that arrive at one over the mean, which its links carry. ``remote_share`` of the copies leave their rank.
-    ``busiest``: how likely a token goes to each expert of the busiest rank, by draw. ``variance``: by chance, of a
-    rank's routings per token; 0 where tokens choose in turn.
+    ``rank_copies``: distinct ranks that a token goes to, its own included. ``rows_imbalance``: the busiest rank's
+    routings over the mean, which its experts multiply; ``copies_imbalance``: the copies that arrive at one over the
+    mean, which its links carry. ``remote_share`` of the copies leave their rank. ``busiest``: how likely a token goes
+    to each expert of the busiest rank, by draw. ``variance``: by chance, of a rank's routings per token; 0 where tokens
+    choose in turn.
     """
 
     ranks: int
     rank_copies: float
-    node_copies: float
     rows_imbalance: float
     copies_imbalance: float
     remote_share: float
@@ -195,26 +194,22 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
         return len(self.busiest[0])
 
     @classmethod
-    def of_assignment(
-        cls, chosen: Assignment, *, experts: int, ranks: int, ranks_per_node: int, redundant: int = 0
-    ) -> ExpertTraffic:
+    def of_assignment(cls, chosen: Assignment, *, experts: int, ranks: int, redundant: int = 0) -> ExpertTraffic:
         """As an assignment [tokens, topk] has it; token i comes from rank i mod ``ranks``. ``redundant`` as in
         ``expert_traffic``; copies stand where this assignment needs them. UsageError as ``Copies``.
         """
-        slots = _slots(experts, ranks, redundant)
-        if not redundant:
-            placed = Placement.filled(experts, ranks)
-        else:
-            placed = eplb(np.bincount(np.asarray(chosen).ravel(), minlength=experts), slots=slots, ranks=ranks)
+        placed = Placement.filled(experts, ranks)
+        if redundant:
+            loads = np.bincount(np.asarray(chosen).ravel(), minlength=experts)
+            placed = eplb(loads, slots=_slots(experts, ranks, redundant), ranks=ranks)
         chosen, place = placed.slot_of_token(chosen), placed.rank_of_slot
-        copies = Copies.from_assignment(chosen, place, ranks=ranks, ranks_per_node=ranks_per_node)
+        copies = Copies.from_assignment(chosen, place, ranks=ranks)
         by_rank = copies.experts.reshape(ranks, -1)
         received = copies.per_rank.sum(axis=0)
         busiest = by_rank[by_rank.sum(axis=1).argmax()] / max(1, len(chosen))
         return cls(
             ranks=ranks,
             rank_copies=copies.mean_ranks,
-            node_copies=copies.mean_nodes,
             rows_imbalance=imbalance(by_rank.sum(axis=1)),
             copies_imbalance=imbalance(received),
             remote_share=1 - float(np.trace(copies.per_rank)) / max(1.0, float(received.sum())),
@@ -249,54 +244,43 @@ def expected_maximum(ranks: int) -> float:
 
 
 @functools.cache
-def expert_traffic(
-    skew: Skew, *, experts: int, topk: int, ranks: int, ranks_per_node: int | None = None, redundant: int = 0
-) -> ExpertTraffic:
+def expert_traffic(skew: Skew, *, experts: int, topk: int, ranks: int, redundant: int = 0) -> ExpertTraffic:
     """What to expect of ``skew``, by chance included.
 
-    ``ranks_per_node``: of this group; None: all are in one node. ``redundant``: copies of experts beyond one each, and
-    more until all ranks hold as many, placed by DeepSeek's load balancer. UsageError for ranks that do not fill nodes,
-    and what ``route`` refuses.
+    ``redundant``: copies of experts beyond one each, and more until all ranks hold as many, placed by DeepSeek's load
+    balancer. UsageError for what ``route`` refuses.
     """
-    found = _long_run(skew, experts, topk, ranks, ranks_per_node, redundant)
+    found = _long_run(skew, experts, topk, ranks, redundant)
     if skew.kind == "balanced" or experts == 1:
         return found
     return replace(found, variance=topk / ranks * (experts - topk) / (experts - 1))
 
 
-def _long_run(
-    skew: Skew, experts: int, topk: int, ranks: int, ranks_per_node: int | None, redundant: int
-) -> ExpertTraffic:
+def _long_run(skew: Skew, experts: int, topk: int, ranks: int, redundant: int) -> ExpertTraffic:
     """Of many tokens: in closed form for uniform routing, else the mean over draws."""
     check_shape(tokens=1, experts=experts, topk=topk)
     slots = _slots(experts, ranks, redundant)
-    held = slots // ranks
-    per_node = ranks if ranks_per_node is None else ranks_per_node
-    if per_node < 1 or ranks % per_node:
-        raise UsageError(f"{ranks} ranks do not fill whole nodes of {per_node} ranks")
     if skew == UNIFORM and slots > experts:
-        return _evenly_chosen(experts, topk, slots, ranks, per_node, bool(redundant))
+        return _evenly_chosen(experts, topk, slots, ranks, bool(redundant))
     if skew == UNIFORM:
         return ExpertTraffic(
             ranks=ranks,
             rank_copies=float(distinct(ranks, experts, topk)),
-            node_copies=float(distinct(ranks // per_node, experts, topk)),
             rows_imbalance=1.0,
             copies_imbalance=1.0,
             remote_share=(ranks - 1) / ranks,
-            busiest=((topk / experts,) * held,),
+            busiest=((topk / experts,) * (slots // ranks),),
         )
     drawn = [
         ExpertTraffic.of_assignment(
             route(skew, tokens=_TOKENS, experts=experts, topk=topk, seed=draw),
             experts=experts,
             ranks=ranks,
-            ranks_per_node=per_node,
             redundant=redundant,
         )
         for draw in range(_DRAWS)
     ]
-    names = ("rank_copies", "node_copies", "rows_imbalance", "copies_imbalance", "remote_share")
+    names = ("rank_copies", "rows_imbalance", "copies_imbalance", "remote_share")
     means = {name: sum(getattr(each, name) for each in drawn) / _DRAWS for name in names}
     return ExpertTraffic(ranks=ranks, busiest=tuple(busiest for each in drawn for busiest in each.busiest), **means)
 
@@ -308,9 +292,7 @@ def _slots(experts: int, ranks: int, redundant: int) -> int:
     return -(-(experts + redundant) // ranks) * ranks
 
 
-def _evenly_chosen(
-    experts: int, topk: int, slots: int, ranks: int, ranks_per_node: int, is_balanced: bool
-) -> ExpertTraffic:
+def _evenly_chosen(experts: int, topk: int, slots: int, ranks: int, is_balanced: bool) -> ExpertTraffic:
     """Equally likely experts with copies: a rank whose places stand for x experts in all is missed by a token as if it
     held x of them, also where x is no whole number.
     """
@@ -320,12 +302,10 @@ def _evenly_chosen(
     by_rank = share.reshape(ranks, -1)
     loads = by_rank.sum(axis=1)
     reached = [1 - _missed(experts, topk, load) for load in loads.tolist()]
-    nodes = loads.reshape(-1, ranks_per_node).sum(axis=1).tolist()
     copies, busiest = sum(reached), by_rank[loads.argmax()] * topk / experts
     return ExpertTraffic(
         ranks=ranks,
         rank_copies=copies,
-        node_copies=sum(1 - _missed(experts, topk, load) for load in nodes),
         rows_imbalance=float(loads.max() / loads.mean()),
         copies_imbalance=max(reached) * ranks / copies,
         remote_share=(ranks - 1) / ranks,

@@ -299,14 +299,11 @@ def top_k(scores: Floats, topk: int) -> Assignment:
     return order.astype(id_type(scores.shape[1]))
 
 
-def group_limited_top_k(
-    scores: Floats, topk: int, *, groups: int, best_groups: int, best_in_group: int = 2
-) -> Assignment:
-    """DeepSeek's gate: top-k among the experts of the ``best_groups`` best of ``groups`` groups.
+def group_limited_top_k(scores: Floats, topk: int, *, groups: int, best_groups: int) -> Assignment:
+    """DeepSeek-V3's gate: top-k among the experts of the ``best_groups`` best of ``groups`` groups.
 
-    A group's score is the sum of its ``best_in_group`` best experts (all of a smaller group): 2 in DeepSeek-V3, 1 in V2
-    (the maximum).
-    ``scores`` are sigmoid(logits) + bias there. UsageError when groups or experts do not fit.
+    A group's score is the sum of its two best experts. ``scores`` are sigmoid(logits) + bias there. UsageError when
+    groups or experts do not fit.
     """
     tokens, experts = scores.shape
     if groups < 1 or experts % groups:
@@ -316,9 +313,8 @@ def group_limited_top_k(
         raise UsageError(f"of {groups} groups a token may choose from 1 to {groups}, not {best_groups}")
     if topk > best_groups * size:
         raise UsageError(f"top-k {topk} does not fit the best {best_groups} of {groups} groups of {size} experts")
-    best_in_group = min(best_in_group, size)
-    by_group = scores.reshape(tokens, groups, size)
-    best = np.partition(by_group, size - best_in_group, axis=2)[:, :, size - best_in_group :].sum(axis=2)
+    by_group, others = scores.reshape(tokens, groups, size), max(size - 2, 0)
+    best = np.partition(by_group, others, axis=2)[:, :, others:].sum(axis=2)
     kept = np.argsort(-best, axis=1, kind="stable")[:, :best_groups]
     is_kept = np.zeros((tokens, groups), bool)
     np.put_along_axis(is_kept, kept, values=True, axis=1)
@@ -337,27 +333,10 @@ def route_group_limited(
     chosen = np.empty((tokens, topk), id_type(experts))
     for start in range(0, tokens, _BLOCK):
         logits = base + rng.gumbel(size=(min(_BLOCK, tokens - start), experts))
-        chosen[start : start + len(logits)] = group_limited_top_k(
-            sigmoid(logits), topk, groups=groups, best_groups=best_groups
-        )
+        # 1 / (1 + exp(-x)), without overflow
+        scores = 0.5 * (1 + np.tanh(0.5 * logits))
+        chosen[start : start + len(logits)] = group_limited_top_k(scores, topk, groups=groups, best_groups=best_groups)
     return chosen
-
-
-def sigmoid(logits: Floats) -> Floats:
-    """1 / (1 + exp(-x)), without overflow."""
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)))
-
-
-def balancing_bias(scores: Floats, topk: int, *, rounds: int, rate: float) -> Floats:
-    """Bias per expert that evens the load (auxiliary-loss-free balancing, arXiv 2408.15664).
-
-    After each of ``rounds`` gatings the bias rises by ``rate`` for experts below the mean load, else falls.
-    """
-    bias = np.zeros(scores.shape[1])
-    for _ in range(rounds):
-        loads = np.bincount(top_k(scores + bias, topk).ravel(), minlength=len(bias))
-        bias += rate * np.sign(loads.mean() - loads)
-    return bias
 
 
 def with_capacity(chosen: Assignment, *, experts: int, factor: float) -> Assignment:
@@ -378,12 +357,12 @@ def with_capacity(chosen: Assignment, *, experts: int, factor: float) -> Assignm
     return np.ascontiguousarray(kept.reshape(topk, tokens).T)
 
 
-def read_routing(path: Path, *, topk: int | None, tokens: int | None = None, seed: int = 0) -> tuple[Assignment, int]:
+def read_routing(path: Path, *, topk: int | None, seed: int = 0) -> tuple[Assignment, int]:
     """Assignment and number of experts out of a file.
 
     ``.npz``: ``logits`` [tokens, experts] (needs ``topk``), ``experts`` [tokens, topk] chosen ids, or ``counts``
     [experts]. ``.csv`` without header: one column is routings per expert, more are the chosen ids of each token.
-    Leading dimensions (layers) are joined. Counts need ``tokens`` or ``topk``. InputError, UsageError.
+    Leading dimensions (layers) are joined. Counts need ``topk``. InputError, UsageError.
     """
     if path.suffix == ".npz":
         arrays = arrays_of(path)
@@ -400,7 +379,7 @@ def read_routing(path: Path, *, topk: int | None, tokens: int | None = None, see
         return top_k(logits, topk), logits.shape[1]
     if "counts" in arrays:
         counts = _whole(path, _rows(path, arrays, "counts"), "counts", 0, MOST_ROUTINGS).sum(axis=0)
-        return _from_counts(path, counts, topk=topk, tokens=tokens, seed=seed), len(counts)
+        return _from_counts(path, counts, topk=topk, seed=seed), len(counts)
     raise InputError(f"{path} contains {', '.join(sorted(arrays)) or 'nothing'}; expected logits, experts or counts")
 
 
@@ -434,15 +413,15 @@ def _chosen(path: Path, given: NDArray[Any], most: NDArray[Any] | None) -> tuple
     return ids.astype(id_type(experts)), experts
 
 
-def _from_counts(path: Path, counts: Counts, *, topk: int | None, tokens: int | None, seed: int) -> Assignment:
+def _from_counts(path: Path, counts: Counts, *, topk: int | None, seed: int) -> Assignment:
     total = int(counts.sum())
-    if tokens is None and topk is None:
+    if topk is None:
         raise UsageError(f"{path} contains routings per expert: give top-k")
     if total > MOST_ROUTINGS:
         raise InputError(f"{path}: {total:,} routings exceed {MOST_ROUTINGS:,}")
-    if topk is not None and tokens is None and total % topk:
+    if total % topk:
         raise UsageError(f"{path}: {total:,} routings are not a multiple of top-k {topk}")
-    return from_counts(counts, tokens=tokens if tokens is not None else total // max(1, topk or 1), seed=seed)
+    return from_counts(counts, tokens=total // topk, seed=seed)
 
 
 def _alias_table(weights: Floats) -> tuple[Floats, NDArray[np.intp]]:

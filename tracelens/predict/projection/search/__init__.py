@@ -127,31 +127,11 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def search(
-    rules: Rules[Any], gpu_counts: Iterable[int], *, global_batch: int, top: int = 10, model: str = "",
-    wanted: Constraints = ANYTHING,
-) -> pd.DataFrame:  # fmt: skip
-    """The ``top`` fastest configurations that fit, per device count; no row where none fits.
-
-    Columns as in ``COLUMNS``: t s, mem and *_mem GB, throughput samples/s, flops_per_gpu TFLOP per step. Ties are
-    broken on the integer columns, smallest first. Where ``wanted`` is one configuration, it has a row that fits or not.
-    """
-    counts = sorted(set(gpu_counts))
-    found = rules.feasible(counts, global_batch=global_batch, wanted=wanted)
-    best = found.candidates.take(fastest(found, counts, top))
-    return evaluate(rules, best, global_batch=global_batch, model=model)
-
-
-def front(
-    rules: Rules[Any], gpu_counts: Iterable[int], *, global_batch: int, model: str = "", wanted: Constraints = ANYTHING
-) -> pd.DataFrame:
-    """Configurations that no other beats in time, devices and memory at once, fewest devices first."""
-    found = rules.feasible(sorted(set(gpu_counts)), global_batch=global_batch, wanted=wanted)
-    return evaluate(rules, found.candidates.take(pareto(found)), global_batch=global_batch, model=model)
-
-
 def evaluate(rules: Rules[Any], candidates: Any, *, global_batch: int, model: str = "") -> pd.DataFrame:
-    """The full breakdown of given candidates, in their order; ``rank`` counts within one device count."""
+    """The full breakdown of given candidates, in their order; ``rank`` counts within one device count.
+
+    Columns as in ``COLUMNS``: t s, mem and *_mem GB, throughput samples/s, flops_per_gpu TFLOP per step.
+    """
     import pandas as pd
 
     columns = rules.table(candidates, global_batch=global_batch)
@@ -165,7 +145,9 @@ def evaluate(rules: Rules[Any], candidates: Any, *, global_batch: int, model: st
 
 
 def fastest(found: Feasible[Any], gpu_counts: Iterable[int], top: int) -> npt.NDArray[np.intp]:
-    """Positions of the ``top`` best of each device count, the best first: the fastest, or those of least energy."""
+    """Positions of the ``top`` best of each device count, the best first: the fastest, or those of least energy. Ties
+    are broken on the integer columns, smallest first.
+    """
     space, chosen = found.candidates, [np.empty(0, np.intp)]
     for gpus in gpu_counts:
         index = np.flatnonzero(space.gpus == gpus)
