@@ -21,7 +21,8 @@ _BLOCK = 16384
 class Payload(Record, frozen=True, kw_only=True):
     """What travels for one copy of one token: ``hidden`` elements, their scales, and ``metadata_bytes``.
 
-    copy_bytes = hidden * width + 4 * hidden / scale_block + metadata_bytes; no scales without ``scale_block``. Metadata is what goes with a copy: indices, routing weights, source positions.
+    copy_bytes = hidden * width + 4 * hidden / scale_block + metadata_bytes; no scales without ``scale_block``.
+    Metadata is what goes with a copy: indices, routing weights, source positions.
     """
 
     hidden: int

@@ -141,7 +141,11 @@ class CompressedRows(Attention):
             yield batch.linear("attention.index_weights", indexer.heads, shape.hidden)
             yield from _compression(batch, "attention.index_compress", own, indexer.head_dim)
         yield from self.core_ops(batch)
-        yield _grouped_projection(batch, own)
+        # each group's heads to ``o_rank``: as many products as groups
+        k = shape.q_heads * d // own.o_groups
+        model = GEMM(b=own.o_groups, m=batch.tokens, n=own.o_rank, k=k, dtype=batch.dtype)
+        weights = own.o_groups * own.o_rank * k
+        yield LayerOp(name="attention.out_groups", model=model, weights=weights, split="heads")
         yield batch.linear("attention.out", shape.hidden, own.o_groups * own.o_rank, split="row")
 
     def core_ops(self, batch: Batch) -> Iterator[LayerOp]:
@@ -161,23 +165,15 @@ class CompressedRows(Attention):
     def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
         own = needed(shape.compressed, "compressed")
         lengths: dict[str, Any] = {"b": b, "s_q": new, "s_kv": past + new, "ratio": own.ratio}
-        found: list[PerfModel] = []
-        if own.selects:
-            indexer = needed(shape.indexer, "indexer")
-            found.append(IndexerScores(**lengths, heads=indexer.heads, d=indexer.head_dim, dtype=_INDEX_TYPE))
-            found.append(TopKRows(**lengths, top_k=indexer.top_k))
-        found.append(
-            SelectiveAttention(
-                **lengths,
-                q_heads=shape.q_heads,
-                d_qk=shape.d_qk,
-                d_v=shape.d_qk,
-                window=shape.window or 0,
-                top_k=needed(shape.indexer, "indexer").top_k if own.selects else None,
-                dtype=shape.dtype,
-            )
+        sizes: dict[str, Any] = {"q_heads": shape.q_heads, "d_qk": shape.d_qk, "d_v": shape.d_qk, "dtype": shape.dtype}
+        if not own.selects:
+            return (SelectiveAttention(**lengths, **sizes, window=shape.window or 0, top_k=None),)
+        indexer = needed(shape.indexer, "indexer")
+        return (
+            IndexerScores(**lengths, heads=indexer.heads, d=indexer.head_dim, dtype=_INDEX_TYPE),
+            TopKRows(**lengths, top_k=indexer.top_k),
+            SelectiveAttention(**lengths, **sizes, window=shape.window or 0, top_k=indexer.top_k),
         )
-        return tuple(found)
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:
         return (shape.q_heads, needed(shape.compressed, "compressed").o_groups)
@@ -224,14 +220,6 @@ def _compression(batch: Batch, name: str, own: CompressedAttention, d: int) -> I
     # softmax of the gates over a row, and their products with the keys: added up
     pooled = Movement(read=read, written=written, added=2 * batch.tokens * width)
     yield LayerOp(name=f"{name}_rows", model=pooled, weights=own.ratio * width + d)
-
-
-def _grouped_projection(batch: Batch, own: CompressedAttention) -> LayerOp:
-    """Each group's heads to ``o_rank``: as many products as groups."""
-    shape = batch.shape
-    k = shape.q_heads * shape.d_qk // own.o_groups
-    model = GEMM(b=own.o_groups, m=batch.tokens, n=own.o_rank, k=k, dtype=batch.dtype)
-    return LayerOp(name="attention.out_groups", model=model, weights=own.o_groups * own.o_rank * k, split="heads")
 
 
 COMPRESSED_ATTENTION = CompressedRows(letter="C")

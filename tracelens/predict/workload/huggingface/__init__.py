@@ -42,16 +42,15 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{path.name} is not a model config: its top level is not an object")
     values = _language_model(outer)
     kind = str(values.get("model_type") or outer.get("model_type") or "")
-    older = OLDER.get(kind)
     family = families().get(kind)
     keys = Keys(path.name, values, {} if family is None else family.defaults)
-    if older is not None:
-        shape = older(keys)
+    if kind in OLDER:
+        shape = OLDER[kind](keys)
+    elif family is not None:
+        shape = decoder(keys, family)
     else:
-        if family is None:
-            keys.assumed.append(f"model_type {kind!r} is not known: read by its structure")
-        shape = decoder(keys, family or Family(is_known=False))
-    if older is None and family is None:
+        keys.assumed.append(f"model_type {kind!r} is not known: read by its structure")
+        shape = decoder(keys, Family(is_known=False))
         _refuse_other_blocks(path, kind, keys.unread())
     unread = keys.finish()
     quantization = read_quantization(path, outer, values, len(shape["blocks"]))
@@ -63,7 +62,10 @@ def read_config(path: Path) -> dict[str, Any]:
     if dtype is None and quantization is not None:
         dtype = DType.BF16
         notes.append(f"{path.name}: no dtype: what is not quantized is taken as bf16")
-    label = _label(path, values)
+    label = path.stem
+    if path.name == "config.json":
+        named = str(values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+        label = named or path.absolute().parent.name or path.stem
     return {"name": label, "label": label, "source": path.name, "notes": tuple(notes), "dtype": dtype, **shape}
 
 
@@ -76,13 +78,6 @@ def _tower(keys: Keys, outer: dict[str, Any], family: Family | None, hidden: int
     of = "is that of the released models" if family.vision is not None else "is left out"
     keys.assumed.append(f"no vision_config: the vision tower {of}")
     return family.vision
-
-
-def _label(path: Path, values: dict[str, Any]) -> str:
-    named = str(values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
-    if path.name == "config.json":
-        return named or path.absolute().parent.name or path.stem
-    return path.stem
 
 
 def _element_type(*configs: dict[str, Any]) -> DType | None:
@@ -118,6 +113,3 @@ def _refuse_other_blocks(path: Path, kind: str, unread: tuple[str, ...]) -> None
             f"{path.name}: model_type {kind!r} is not known, and {', '.join(telling)} stands for blocks that "
             "tracelens does not model; write its shape as a model file, see docs/models.md"
         )
-
-
-__all__ = ["read_config"]

@@ -44,10 +44,11 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
     hidden, heads = keys.needed("hidden_size"), keys.needed("num_attention_heads")
     layers = keys.layers("num_hidden_layers", "num_layers")
     latent = read_latent(keys)
+    activation = str(keys.get("hidden_act", "hidden_activation", "activation_function") or "silu")
     shape: dict[str, Any] = {
         "hidden": hidden,
         "vocab": keys.needed("vocab_size", "padded_vocab_size"),
-        "gated": _gated(keys, family),
+        "gated": activation not in _UNGATED if family.gated is None else family.gated,
         "q_heads": heads,
         "kv_heads": heads if latent else keys.whole(*_SHARED_HEADS) or heads,
         "head_dim": None if latent else head_dim(keys, hidden, heads),
@@ -65,7 +66,11 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
     chosen = mixers(keys, family, layers, shape)
     channels, ffn = feed_forwards(keys, layers, experts is not None, hidden)
     variants = _Variants()
-    blocks = _blocks(variants, chosen, channels, family)
+    pairs = list(zip(chosen, channels, strict=True))
+    if family.shortcut:
+        both = (Channel(MLP.letter), Channel(MLP.letter + MOE.letter))
+        pairs = [(mixer, channel) for mixer in chosen for channel in both]
+    blocks = "".join(_layer(variants, mixer, channel) for mixer, channel in pairs)
     if experts is not None and ffn is None and any(each.letter == "-" for each in channels):
         keys.missing.append("intermediate_size")
     further = keys.whole("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
@@ -75,13 +80,6 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
         shape |= {"mtp_layers": further, "mtp_blocks": _layer(variants, _mtp_mixer(chosen), channels[-1])}
     _name_assumptions(keys, family, shape)
     return shape | {"variants": variants.found()}
-
-
-def _blocks(variants: _Variants, chosen: list[Mixer], channels: list[Channel], family: Family) -> str:
-    if family.shortcut:
-        chosen = [mixer for mixer in chosen for _ in range(2)]
-        channels = [Channel(letter) for _ in channels for letter in (MLP.letter, MLP.letter + MOE.letter)]
-    return "".join(_layer(variants, a, b) for a, b in zip(chosen, channels, strict=True))
 
 
 def _layer(variants: _Variants, mixer: Mixer, channel: Channel) -> str:
@@ -100,11 +98,6 @@ def _mtp_mixer(chosen: list[Mixer]) -> Mixer:
 def head_dim(keys: Keys, hidden: int, heads: int) -> int:
     """Elements of a head, an equal part of the hidden state where nothing is said."""
     return keys.whole("head_dim", "attention_head_dim", "kv_channels") or max(1, hidden // heads)
-
-
-def _gated(keys: Keys, family: Family) -> bool:
-    activation = str(keys.get("hidden_act", "hidden_activation", "activation_function") or "silu")
-    return activation not in _UNGATED if family.gated is None else family.gated
 
 
 def _attention_details(keys: Keys, family: Family, is_latent: bool) -> dict[str, Any]:

@@ -76,9 +76,9 @@ class Keys:
             raise InputError(f"{self.file}: {name} must be a list of {words}, got {shown(value)}")
         return value or []
 
-    def per_layer(self, name: str, layers: int) -> list[int]:
-        """A list of whole numbers, one per layer and perhaps more for further tokens; empty when absent."""
-        values = self.listed(name, int)
+    def per_layer(self, name: str, layers: int, kind: type = int) -> list[Any]:
+        """A list as ``listed``, one per layer and perhaps more for further tokens; empty when absent."""
+        values = self.listed(name, kind)
         if values and len(values) < layers:
             raise InputError(f"{self.file}: {name} has {len(values)} entries for {layers} layers")
         return values[:layers]

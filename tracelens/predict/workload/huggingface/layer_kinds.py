@@ -54,8 +54,7 @@ def feed_forwards(keys: Keys, layers: int, has_experts: bool, hidden: int) -> tu
     if not has_experts:
         if not ffn:
             keys.missing.append("intermediate_size")
-        wide = Channel(MLP.letter)
-        return [wide] * layers, ffn
+        return [Channel(MLP.letter)] * layers, ffn
     sparse = _sparse_layers(keys, layers)
     both = keys.flag("enable_moe_block", False)
     letters = [(MLP.letter + MOE.letter if both else MOE.letter) if each else MLP.letter for each in sparse]
@@ -73,11 +72,8 @@ def _adjusted(keys: Keys, ffn: int) -> int:
 def _sparse_layers(keys: Keys, layers: int) -> list[bool]:
     """Whether each layer has experts: by a list of layers, else by what is said of first and of every so many."""
     named, every = _named_layers(keys), keys.get("moe_layer_freq", "moe_layer_interval")
-    kinds = keys.listed("mlp_layer_types", str)
-    if kinds:
-        if len(kinds) < layers:
-            raise InputError(f"{keys.file}: mlp_layer_types has {len(kinds)} entries for {layers} layers")
-        return [kind != "dense" for kind in kinds[:layers]]
+    if kinds := keys.per_layer("mlp_layer_types", layers, str):
+        return [kind != "dense" for kind in kinds]
     if named is not None:
         return [i in named for i in range(layers)]
     if isinstance(every, list):
@@ -143,20 +139,11 @@ def read_latent(keys: Keys) -> LatentAttention | None:
     if not keys.whole("kv_lora_rank"):
         return None
     keys.get("num_key_value_heads", "head_dim", "qk_head_dim")
-    return LatentAttention(
-        q_rank=keys.whole("q_lora_rank") or None,
-        kv_rank=keys.needed("kv_lora_rank"),
-        d_nope=keys.needed("qk_nope_head_dim"),
-        d_rope=keys.needed("qk_rope_head_dim"),
-        d_v=keys.whole("v_head_dim") or _equal_part(keys),
-    )
-
-
-def _equal_part(keys: Keys) -> int:
-    """Of the hidden state, where a type's code says so of values (MiniCPM3)."""
-    if keys.get("model_type") != "minicpm3":
-        return keys.needed("v_head_dim")
-    return max(1, keys.needed("hidden_size") // keys.needed("num_attention_heads"))
+    d_v = keys.whole("v_head_dim")
+    if not d_v and keys.get("model_type") == "minicpm3":  # whose code takes an equal part of the hidden state
+        d_v = max(1, keys.needed("hidden_size") // keys.needed("num_attention_heads"))
+    sizes = keys.all_needed(kv_rank="kv_lora_rank", d_nope="qk_nope_head_dim", d_rope="qk_rope_head_dim")
+    return LatentAttention(q_rank=keys.whole("q_lora_rank") or None, d_v=d_v or keys.needed("v_head_dim"), **sizes)
 
 
 def mixers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> list[Mixer]:
@@ -293,14 +280,9 @@ def _kimi(config: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer | None
     if linear | full != set(range(1, layers + 1)) or linear & full:
         raise InputError(f"{config.file}: kda_layers and full_attn_layers do not name each of {layers} layers once")
     heads, d = config.needed("num_heads"), config.needed("head_dim")
-    shape["linear"] = LinearHeads(
-        k_heads=heads,
-        v_heads=heads,
-        d_k=d,
-        d_v=d,
-        conv=config.needed("short_conv_kernel_size"),
-        gate_rank=0 if config.flag("use_full_rank_gate", False) else d,
-    )
+    gate_rank = 0 if config.flag("use_full_rank_gate", False) else d
+    conv = config.needed("short_conv_kernel_size")
+    shape["linear"] = LinearHeads(k_heads=heads, v_heads=heads, d_k=d, d_v=d, conv=conv, gate_rank=gate_rank)
     return [Mixer(KIMI_DELTA_ATTENTION.letter) if i + 1 in linear else None for i in range(layers)]
 
 
@@ -323,12 +305,11 @@ def _compressed(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer]:
     shape["window"], shape["compressed"], shape["kv_heads"] = keys.needed("sliding_window"), own, 1
     if _OVERLAPPING in ratios:
         shape["indexer"] = _indexer(keys)
-    found = []
-    for ratio in ratios:
-        is_small = ratio == _OVERLAPPING
-        made = replace(own, ratio=ratio, overlap=is_small, selects=is_small)
-        found.append(Mixer(COMPRESSED_ATTENTION.letter, {"compressed": made}))
-    return found
+    small = [ratio == _OVERLAPPING for ratio in ratios]
+    made = (
+        replace(own, ratio=r, overlap=is_small, selects=is_small) for r, is_small in zip(ratios, small, strict=True)
+    )
+    return [Mixer(COMPRESSED_ATTENTION.letter, {"compressed": each}) for each in made]
 
 
 def _indexer(keys: Keys) -> Indexer:
@@ -366,10 +347,11 @@ def _listed_kinds(keys: Keys, layers: int) -> list[str]:
 def _windowed_heads(keys: Keys, shape: dict[str, Any]) -> dict[str, Any]:
     """Heads of layers with a window, where a config says that they are others."""
     other = keys.section("attention_other_setting")
-    heads = keys.whole("swa_num_attention_heads") or other.whole("num_attention_heads")
-    shared = keys.whole("swa_num_key_value_heads") or other.whole("num_attention_groups")
-    found = {"q_heads": heads, "kv_heads": shared, "head_dim": keys.whole("swa_head_dim")}
-    found["value_dim"] = keys.whole("swa_v_head_dim")
+    found = {
+        "q_heads": keys.whole("swa_num_attention_heads") or other.whole("num_attention_heads"),
+        "kv_heads": keys.whole("swa_num_key_value_heads") or other.whole("num_attention_groups"),
+        "head_dim": keys.whole("swa_head_dim"), "value_dim": keys.whole("swa_v_head_dim"),
+    }  # fmt: skip
     changes = {name: value for name, value in found.items() if value and value != shape[name]}
     if keys.flag("add_swa_attention_sink_bias", False):
         changes["sinks"] = True
