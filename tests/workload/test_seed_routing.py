@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import part
 from tracelens.errors import InputError, UsageError
-from tracelens.laboratory.original_rules import HotExperts, seed_routing, simulate_seed
+from tracelens.laboratory.original_rules import seed_routing, simulate_seed
 from tracelens.predict.network.packets import MeshRules
 from tracelens.predict.workload.token_routing import RoutingTable
 
@@ -19,9 +19,7 @@ TEST_RULES = replace(RULES, links=2, link_bytes_per_ms=2, packet_bytes=1, packet
 
 
 def played(rules=RULES, *, tokens=1024, experts=128, topk=8, ranks=8, ratio=0.5, weight=0.8, unit=9):
-    table = seed_routing(
-        tokens=tokens, experts=experts, topk=topk, hot=HotExperts(ratio=ratio, weight=weight), ranks=ranks, seed=0
-    )
+    table = seed_routing(tokens=tokens, experts=experts, topk=topk, hot=(ratio, weight), ranks=ranks, seed=0)
     load = np.zeros((ranks, ranks), int)
     np.add.at(load, (np.repeat(table.source, topk), (table.experts // (experts // ranks)).ravel()), unit)
     return simulate_seed(load.tolist(), rules)
@@ -62,7 +60,7 @@ def test_the_log_of_the_test_parameters_is_the_originals():
 
 
 def test_files_come_back_as_they_were_written(tmp_path):
-    hot = HotExperts(ratio=0.5, weight=0.8)
+    hot = (0.5, 0.8)
     table = seed_routing(tokens=20, experts=8, topk=2, hot=hot, ranks=4, seed=7)
     table.save(tmp_path / "run")
     again = RoutingTable.load(tmp_path / "run", ranks=4)

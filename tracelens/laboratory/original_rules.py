@@ -15,7 +15,6 @@ import numpy as np
 from tracelens.errors import UsageError
 from tracelens.predict.network.packets import MeshRules, PacketTimes
 from tracelens.predict.workload.token_routing import RoutingTable
-from tracelens.types.records import Record
 
 _LINE = "-" * 15
 _IDLE, _FORWARD, _BACKWARD = 0, 1, -1
@@ -126,17 +125,13 @@ class _SeedRound:
 _MOST_EXPERTS, _MOST_TOKENS = 128, 32_768
 
 
-class HotExperts(Record, frozen=True, kw_only=True):
-    """The share of the experts that are hot, and the probability that a draw goes to one of them."""
-
-    ratio: float
-    weight: float
-
-
-def seed_routing(*, tokens: int, experts: int, topk: int, hot: HotExperts, ranks: int, seed: int) -> RoutingTable:
+def seed_routing(
+    *, tokens: int, experts: int, topk: int, hot: tuple[float, float], ranks: int, seed: int
+) -> RoutingTable:
     """``random.sample`` picks the hot experts, ``numpy.random.choice`` the experts of each token, without replacement.
 
-    Both generators start from ``seed``. Of n hot experts each is drawn with probability weight / n, a cold one with
+    ``hot``: the share of the experts that are hot, and the probability that a draw goes to one of them. Both
+    generators start from ``seed``. Of n hot experts each is drawn with probability weight / n, a cold one with
     (1 - weight) / cold; drawing without replacement lowers the share that the hot ones get. UsageError beyond 128
     experts or 32,768 tokens, where those rules wrap to negative ids.
     """
@@ -151,10 +146,10 @@ def seed_routing(*, tokens: int, experts: int, topk: int, hot: HotExperts, ranks
         raise UsageError(f"top-k {topk} needs at least as many experts, there are {experts}")
     if experts % ranks:
         raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
-    count, weight = int(experts * hot.ratio), hot.weight
+    count, weight = int(experts * hot[0]), hot[1]
     if not 0 < count <= experts or not 0 <= weight <= 1:
         raise UsageError(
-            f"hot ratio {hot.ratio} of {experts} experts with hot weight {weight} is not a valid distribution"
+            f"hot ratio {hot[0]} of {experts} experts with hot weight {weight} is not a valid distribution"
         )
     picker, generator = random.Random(seed), np.random.RandomState(seed)  # noqa: S311 - reproduces a simulation
     hot_experts = picker.sample(range(experts), count)

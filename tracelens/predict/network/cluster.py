@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -191,14 +192,14 @@ def _read(path: Path) -> Cluster:
     library = Library.load(_text(root, "library"))
     sources = dict(library.sources)
     node, network = (_needed(root, name) for name in ("node", "network"))
-    host = root.table("host")
+    if (shape := _text(node, "shape")) not in get_args(Shape):
+        raise node.error("shape", 'must be "switch" or "mesh"')
+    host, disks = root.table("host"), root.table("disks")
     host_w = None if host is None else host.needed_number("power_w")
-    if host is not None:
-        _finish(host, sources)
-    disks = root.table("disks")
     disk_tb, disk_gb_s = (None if disks is None else disks.number(name) for name in ("tb", "read_gb_s"))
-    if disks is not None:
-        _finish(disks, sources)
+    for each in filter(None, (host, disks)):
+        _finish(each, sources)
+    peak = network.needed_number("card_gb_s")
     cluster = Cluster(
         name=path.stem,
         label=root.text("label") or path.stem,
@@ -210,12 +211,12 @@ def _read(path: Path) -> Cluster:
         algorithms=root.texts("algorithms") or library.algorithms,
         ep_library=root.text("ep_library"),
         ranks_per_node=_count(node, "ranks", least=2),
-        shape=_shape(node),
+        shape=cast(Shape, shape),
         adds_in_switch=node.flag("adds_in_switch"),
-        node_rates=_measured(node.table("rates"), sources),
+        node_rates=_measured(node, "in_switch_gb_s", sources),
         node_overheads=_overheads(node, library.node, sources),
         cards=_count(network, "cards", least=1),
-        network_rates=_card_rates(network, sources),
+        network_rates=Rates(peak_gb_s=peak, **_measured(network, "alone_gb_s", sources, peak)),
         network_overheads=_overheads(network, library.network, sources),
         nodes=network.whole("nodes"),
         error_percent=root.number("error_percent"),
@@ -254,35 +255,20 @@ def _count(table: FigureTable, name: str, *, least: int) -> int:
     return value
 
 
-def _shape(node: FigureTable) -> Shape:
-    shape = _text(node, "shape")
-    if shape not in get_args(Shape):
-        raise node.error("shape", 'must be "switch" or "mesh"')
-    return cast(Shape, shape)
-
-
-def _measured(table: FigureTable | None, sources: dict[str, str]) -> dict[str, float]:
-    """Rates of the links within a node, by the names of ``Rates``."""
+def _measured(
+    tier: FigureTable, further: str, sources: dict[str, str], peak_gb_s: float = math.inf
+) -> dict[str, float]:
+    """A tier's measured rates, by the names of ``Rates``, of which ``further`` is one that other tiers have not."""
+    table = tier.table("rates")
     if table is None:
         return {}
-    names = ("all_gather_gb_s", "all_reduce_gb_s", "all_to_all_gb_s", "in_switch_gb_s")
+    names = ("all_gather_gb_s", "all_reduce_gb_s", "all_to_all_gb_s", further)
     found = {name: value for name in names if (value := table.number(name)) is not None}
+    for name, value in found.items():
+        if value > peak_gb_s:
+            raise table.error(name, f"must not be above card_gb_s {peak_gb_s:g}")
     _finish(table, sources)
     return found
-
-
-def _card_rates(network: FigureTable, sources: dict[str, str]) -> Rates:
-    peak = network.needed_number("card_gb_s")
-    table = network.table("rates")
-    if table is None:
-        return Rates(peak_gb_s=peak)
-    names = ("all_gather_gb_s", "all_reduce_gb_s", "all_to_all_gb_s", "alone_gb_s")
-    measured = {name: value for name in names if (value := table.number(name)) is not None}
-    for name, value in measured.items():
-        if value > peak:
-            raise table.error(name, f"must not be above card_gb_s {peak:g}")
-    _finish(table, sources)
-    return Rates(peak_gb_s=peak, **measured)
 
 
 def _finish(table: FigureTable, sources: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,11 @@ class Routing(Record, frozen=True, kw_only=True):
                     f"{self.file} has tokens of rank {table.source.max()}, but there are {self.ranks} ranks"
                 )
         elif self.file is not None and self.file.name.endswith((".json", ".json.gz")):
-            table = RoutingTable.of_choices(self._as_recorded(self.file), self.ranks)
+            # the contiguous experts of a rank share evenly what the trace's rank sent to it
+            split = recorded_split(self.file, ranks=self.ranks)
+            weights = split[Placement.contiguous(self.experts, self.ranks).rank_of_slot]
+            counts = apportion(weights, total=self.tokens * self.topk, most=self.tokens)
+            table = RoutingTable.of_choices(from_counts(counts, tokens=self.tokens, seed=self.seed), self.ranks)
         elif self.file is not None:
             table = RoutingTable.of_choices(read_routing(self.file, topk=self.topk, seed=self.seed)[0], self.ranks)
         elif self.groups is not None:
@@ -150,13 +154,6 @@ class Routing(Record, frozen=True, kw_only=True):
         if self.capacity is None:
             return chosen
         return with_capacity(chosen, experts=self.experts, factor=self.capacity)
-
-    def _as_recorded(self, trace: Path) -> NDArray[np.integer[Any]]:
-        """Loads of ranks as in the trace's split sizes; the contiguous experts of a rank share its load evenly."""
-        split = recorded_split(trace, ranks=self.ranks)
-        weights = split[Placement.contiguous(self.experts, self.ranks).rank_of_slot]
-        counts = apportion(weights, total=self.tokens * self.topk, most=self.tokens)
-        return from_counts(counts, tokens=self.tokens, seed=self.seed)
 
 
 #: Version of the JSON document.
@@ -244,8 +241,7 @@ _MOST_PACKETS = 1_000_000
 
 def payload(hidden: int, dtype: DType) -> Payload:
     """A token on the wire in a phase: 8-bit types with DeepEP's scales."""
-    is_scaled = dtype.bits == 8
-    return Payload(hidden=hidden, dtype=dtype, scale_block=_SCALE_BLOCK if is_scaled else None)
+    return Payload(hidden=hidden, dtype=dtype, scale_block=_SCALE_BLOCK if dtype.bits == 8 else None)
 
 
 class PortScenario(Record, frozen=True, kw_only=True):
@@ -316,21 +312,21 @@ def route_ports(scenario: PortScenario) -> RouteResult:
     routing, ports = scenario.routing, scenario.ports
     table = routing.drawn()
     place = scenario.placement or Placement.filled(routing.experts, routing.ranks)
-    outcome = _outcome(scenario, table, place)
-    even = _even_us(scenario, outcome.copies)
+    copies, phases = _outcome(scenario, table, place)
+    even = _even_us(scenario, copies)
     loads = counted_loads(routing, table)
     balanced = scenario.balanced(loads)
-    better = _outcome(scenario, table, balanced, with_packets=False)
-    better_us = sum(row["bottleneck_us"] for row in better.phases)
-    sent = scenario.sent(outcome.copies)
+    better, better_phases = _outcome(scenario, table, balanced, with_packets=False)
+    better_us = sum(row["bottleneck_us"] for row in better_phases)
+    sent = scenario.sent(copies)
     traffic = Traffic(wire_bytes=sent * scenario.phases[0][1].copy_bytes)
-    phase_frame = pd.DataFrame(outcome.phases)
+    phase_frame = pd.DataFrame(phases)
     if scenario.topology is not None:
         nbytes = sent.sum(axis=1).max() * phase_frame.copy_bytes.to_numpy(float)
         times, names = collective_us("all_to_all", nbytes, Group(ranks=routing.ranks), scenario.topology)
         phase_frame = phase_frame.assign(collective_us=times, collective=names)
     bottleneck_us = phase_frame.bottleneck_us.sum()
-    summary = loads_summary(routing, table, loads, outcome.copies, traffic) | {
+    summary = loads_summary(routing, table, loads, copies, traffic) | {
         "received_imbalance": imbalance(sent.sum(axis=0)),
         "dispatch_us": float(phase_frame.time_us[0]),
         "combine_us": float(phase_frame.time_us[1]),
@@ -338,7 +334,7 @@ def route_ports(scenario: PortScenario) -> RouteResult:
         "imbalance_us": float(bottleneck_us) - even,
         "hottest": phase_frame.hottest[0],
         "eplb_slots": balanced.slots,
-        "eplb_rank_imbalance": imbalance(better.copies.per_expert.sum(axis=0)),
+        "eplb_rank_imbalance": imbalance(better.per_expert.sum(axis=0)),
         "eplb_us": float(better_us),
         "eplb_gain_us": float(bottleneck_us - better_us),
         "expected_error_percent": None,
@@ -347,21 +343,24 @@ def route_ports(scenario: PortScenario) -> RouteResult:
     }
     frames = {
         "phases": phase_frame,
-        "ranks": rank_frame(outcome.copies, better.copies, traffic),
+        "ranks": rank_frame(copies, better, traffic),
         "experts": expert_frame(loads, place, balanced),
     }
     if scenario.layers * scenario.steps > 1:
-        frames["layers"] = _layer_frame(scenario, place)
+        rows = []
+        for step, layer, each in routing.layers(scenario.layers, scenario.steps, scenario.drift):
+            sent_then, phases = _outcome(scenario, each, place, with_packets=False)
+            row = {"step": step, "layer": layer, "rank_imbalance": imbalance(sent_then.per_expert.sum(axis=0))}
+            rows.append(row | {f"{phase['phase']}_us": phase["bottleneck_us"] for phase in phases})
+        frames["layers"] = pd.DataFrame(rows)
         summary["layers_us"] = float(frames["layers"][["dispatch_us", "combine_us"]].to_numpy(float).sum())
     return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table)
 
 
-class _Outcome(Record, frozen=True, kw_only=True):
-    copies: Copies
-    phases: list[dict[str, Any]]
-
-
-def _outcome(scenario: PortScenario, table: RoutingTable, place: Placement, *, with_packets: bool = True) -> _Outcome:
+def _outcome(
+    scenario: PortScenario, table: RoutingTable, place: Placement, *, with_packets: bool = True
+) -> tuple[Copies, list[dict[str, Any]]]:
+    """Copies between ranks, and a row per phase."""
     ports = scenario.ports
     copies = Copies.from_assignment(
         place.slot_of_token(table.experts),
@@ -381,9 +380,12 @@ def _outcome(scenario: PortScenario, table: RoutingTable, place: Placement, *, w
             "bottleneck_us": lower.time_us,
         }
         if with_packets:
-            row |= _simulated(scenario.sent(copies), exchange, form, _with_packets(exchange, ports), lower)
+            # so large that no more than ``_MOST_PACKETS`` are simulated
+            total = float((exchange.inside + exchange.network + exchange.forwarded).sum())
+            large = dataclasses.replace(ports, packet_bytes=max(ports.packet_bytes, total / _MOST_PACKETS))
+            row |= _simulated(scenario.sent(copies), exchange, form, large, lower)
         rows.append(row)
-    return _Outcome(copies=copies, phases=rows)
+    return copies, rows
 
 
 def _simulated(
@@ -410,12 +412,6 @@ def _simulated(
     }
 
 
-def _with_packets(exchange: Exchange, ports: Ports) -> Ports:
-    """Packets so large that no more than ``_MOST_PACKETS`` are simulated."""
-    total = float((exchange.inside + exchange.network + exchange.forwarded).sum())
-    return dataclasses.replace(ports, packet_bytes=max(ports.packet_bytes, total / _MOST_PACKETS))
-
-
 def _even_us(scenario: PortScenario, copies: Copies) -> float:
     """Bottleneck of both phases if the same copies were spread evenly over all destinations."""
     ranks, size = copies.ranks, copies.ranks_per_node
@@ -426,21 +422,6 @@ def _even_us(scenario: PortScenario, copies: Copies) -> float:
         per_node=np.full((ranks, ranks // size), copies.per_node.mean()),
     )
     return sum(bottleneck(scenario.exchange(flat, form), scenario.ports).time_us for _, form in scenario.phases)
-
-
-def _layer_frame(scenario: PortScenario, place: Placement) -> pd.DataFrame:
-    rows = []
-    for step, layer, table in scenario.routing.layers(scenario.layers, scenario.steps, scenario.drift):
-        outcome = _outcome(scenario, table, place, with_packets=False)
-        rows.append(
-            {
-                "step": step,
-                "layer": layer,
-                "rank_imbalance": imbalance(outcome.copies.per_expert.sum(axis=0)),
-                **{f"{row['phase']}_us": row["bottleneck_us"] for row in outcome.phases},
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 class MeshScenario(Record, frozen=True, kw_only=True):
@@ -461,17 +442,13 @@ class MeshScenario(Record, frozen=True, kw_only=True):
 
     def drawn_by_seed(self) -> RoutingTable:
         """The assignment as the original draws it."""
-        from tracelens.laboratory.original_rules import HotExperts, seed_routing
+        from tracelens.laboratory.original_rules import seed_routing
 
         routing = self.routing
         return seed_routing(
-            tokens=routing.tokens,
-            experts=routing.experts,
-            topk=routing.topk,
-            hot=HotExperts(ratio=self.hot_ratio, weight=self.hot_weight),
-            ranks=routing.ranks,
-            seed=routing.seed,
-        )
+            tokens=routing.tokens, experts=routing.experts, topk=routing.topk, hot=(self.hot_ratio, self.hot_weight),
+            ranks=routing.ranks, seed=routing.seed,
+        )  # fmt: skip
 
 
 def route_mesh(
@@ -493,18 +470,23 @@ def route_mesh(
     vector = 0.0 if scenario.hidden is None else payload(scenario.hidden, scenario.dtype).copy_bytes
     traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
     log: str | None
-    play: Callable[[Traffic, MeshRules], tuple[PacketTimes, str | None]] = logged if log_rounds else _unlogged
+
+    def play(moved: Traffic) -> tuple[PacketTimes, str | None]:
+        return logged(moved, scenario.rules) if log_rounds else (simulate(moved, scenario.rules), None)
+
     if seed_rules:
         from tracelens.laboratory.original_rules import simulate_seed
 
         times, log = simulate_seed((copies.per_expert * scenario.unit_bytes).tolist(), scenario.rules)
     else:
-        times, log = play(traffic, scenario.rules)
+        times, log = play(traffic)
     back = None
     if scenario.hidden is not None:
-        back, more = play(Traffic(wire_bytes=(copies.per_expert * vector).T), scenario.rules)
+        back, more = play(Traffic(wire_bytes=(copies.per_expert * vector).T))
         log = f"DISPATCH\n{log}\nCOMBINE\n{more}" if log_rounds else None
-    even = _even_mesh(traffic, scenario.rules)
+    pairs = routing.ranks * (routing.ranks - 1)
+    even_bytes = round(traffic.remote_bytes / pairs) if pairs else 0.0
+    even = simulate(Traffic.even(even_bytes, routing.ranks), scenario.rules)
     loads = counted_loads(routing, table)
     both_ms = times.time_ms + (back.time_ms if back else 0.0)
     summary = loads_summary(routing, table, loads, copies, traffic) | {
@@ -521,20 +503,16 @@ def route_mesh(
         "layers_ms": scenario.layers * both_ms,
         "rules": "original" if seed_rules else "default",
     }
-    phases = [_mesh_phase("dispatch", times)]
+    played = {"dispatch": times}
     if back is not None:
         summary["combine_ms"] = back.time_ms
-        phases.append(_mesh_phase("combine", back))
+        played["combine"] = back
     frames = {
-        "phases": pd.DataFrame(phases),
+        "phases": pd.DataFrame([{"phase": name, **dataclasses.asdict(each)} for name, each in played.items()]),
         "ranks": rank_frame(copies, None, traffic),
         "experts": expert_frame(loads, place, None),
     }
     return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table, log=log)
-
-
-def _unlogged(traffic: Traffic, rules: MeshRules) -> tuple[PacketTimes, str | None]:
-    return simulate(traffic, rules), None
 
 
 def _closed_form(traffic: Traffic, rules: MeshRules, *, printed: bool) -> dict[str, Any]:
@@ -551,26 +529,13 @@ def _closed_form(traffic: Traffic, rules: MeshRules, *, printed: bool) -> dict[s
 
 def _refuse_for_seed(scenario: MeshScenario) -> None:
     """UsageError for options that the original rules do not have: they would silently be without effect."""
-    ignored = [
-        name
-        for name, given in (
-            ("--hidden", scenario.hidden is not None),
-            ("--layers", scenario.layers != 1),
-            ("--inter-gb-s", scenario.rules.inter_bytes_per_ms is not None),
-            ("--overlap", scenario.rules.overlap != 1),
-            ("--capacity", scenario.routing.capacity is not None),
-            ("--groups", scenario.routing.groups is not None),
-        )
-        if given
-    ]
-    if ignored:
+    given = {
+        "--hidden": scenario.hidden is not None,
+        "--layers": scenario.layers != 1,
+        "--inter-gb-s": scenario.rules.inter_bytes_per_ms is not None,
+        "--overlap": scenario.rules.overlap != 1,
+        "--capacity": scenario.routing.capacity is not None,
+        "--groups": scenario.routing.groups is not None,
+    }
+    if ignored := [name for name, is_given in given.items() if is_given]:
         raise UsageError(f"--rules original ignores {', '.join(ignored)}; omit --rules original")
-
-
-def _even_mesh(traffic: Traffic, rules: MeshRules) -> PacketTimes:
-    pairs = traffic.ranks * (traffic.ranks - 1)
-    return simulate(Traffic.even(round(traffic.remote_bytes / pairs) if pairs else 0.0, traffic.ranks), rules)
-
-
-def _mesh_phase(name: str, times: PacketTimes) -> dict[str, Any]:
-    return {"phase": name, **dataclasses.asdict(times)}

@@ -178,8 +178,7 @@ def weight_bytes(rank: InferenceRank, letters: Iterable[str], *, is_first: bool,
     """
     total = 0.0
     for letter, count in Counter(letters).items():
-        ops = device_block_ops(rank, letter, 1)
-        total += count * sum(rank.weight_bytes(op) for op in ops)
+        total += count * sum(map(rank.weight_bytes, device_block_ops(rank, letter, 1)))
     for op in (*(embedding_ops(rank, 1) if is_first else ()), *(head_ops(rank, 1) if is_last else ())):
         total += rank.weight_bytes(op)
     if is_first:

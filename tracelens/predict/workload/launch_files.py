@@ -6,6 +6,7 @@ Keys of YAML count at any depth, over those of the files that it ``extends`` and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shlex
@@ -49,6 +50,7 @@ _PRE_TRAINER = {
     "global_batch_size": "16", "micro_batch_size": "2", "seq_length": "1024", "use_flash_attn": "true", "bf16": "true",
     "use_distributed_optimizer": "true",
 }  # fmt: skip
+_POSITIONS = "max_position_embeddings"
 #: Files that extend each other.
 _DEEPEST = 20
 _FROM_ENVIRONMENT = re.compile(r"\$\{[^:}$]++:([^}$]*+)\}")
@@ -194,8 +196,11 @@ def _presets(path: Path, values: Mapping[str, str]) -> dict[str, str]:
     found = dict(_PRE_TRAINER) if values.get("config") == "pre_trainer.yaml" else {}
     for key, kind in (("config", "modules"), ("model", "models")):
         name = values.get(key, "")
-        if not re.fullmatch(r"[\w.-]{1,200}\.ya?ml", name) or (key == "model" and _is_bundled(name)):
+        if not re.fullmatch(r"[\w.-]{1,200}\.ya?ml", name):
             continue
+        with contextlib.suppress(TracelensError):
+            if key == "model" and ModelConfig.named(Path(name).stem):
+                continue
         configs = [folder / "primus" / "configs" for folder in path.resolve().parents]
         places = [(folder / kind / "megatron" / name, folder) for folder in configs]
         file, within = next(
@@ -206,19 +211,11 @@ def _presets(path: Path, values: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _is_bundled(name: str) -> bool:
-    try:
-        return bool(ModelConfig.named(Path(name).stem).name)
-    except TracelensError:
-        return False
-
-
 def _degrees(keys: _Keys) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, option in _DEGREES.items():
-        value = keys.whole(name)
-        if value is not None and option not in found:
-            found[option] = value
+        if (value := keys.whole(name)) is not None:
+            found.setdefault(option, value)
     per_stage, layers = keys.whole("num_layers_per_virtual_pipeline_stage"), keys.whole("num_layers")
     pp = found.get("pp", 1)
     if per_stage and layers and isinstance(pp, int) and layers % (per_stage * pp) == 0:
@@ -354,12 +351,13 @@ def _model(keys: _Keys) -> ModelConfig | None:
         norm="rms" if is_rms else "layer",
         norm_bias=not is_rms,
         tied_embeddings=not keys.flag("untie_embeddings_and_output_weights"),
-        positions=_positions(keys),
+        # learned ones
+        positions=0 if keys.text("position_embedding_type") in ("rope", "none") else keys.size(_POSITIONS, 0),
         dtype=DType.BF16,
         mtp_layers=keys.size("mtp_num_layers", 0),
         mtp_blocks=SPARSE_LAYER if count else DENSE_LAYER,
         latent_attention=latent,
-        experts=None if count is None else _experts(keys, count, ffn),
+        experts=None if count is None else Experts(**_given(keys, _EXPERT_SIZES, top_k=2, ffn=ffn, shared_ffn=0)),
     )
 
 
@@ -379,12 +377,12 @@ def _bundled(keys: _Keys) -> ModelConfig | None:
 
 def _changed(keys: _Keys, model: ModelConfig) -> ModelConfig:
     """The named model with the sizes that the file gives. UsageError for what cannot be changed in it."""
-    changes = _sizes(keys, _SIZES)
+    changes = _given(keys, _SIZES)
     if model.latent_attention is not None:
         # Every head has its own keys once the latent is expanded
         changes["kv_heads"] = changes.get("q_heads", model.q_heads)
     for field_name, names in (("experts", _EXPERT_SIZES), ("latent_attention", _LATENT_SIZES)):
-        part, given = getattr(model, field_name), _sizes(keys, names)
+        part, given = getattr(model, field_name), _given(keys, names)
         if given and part is None:
             raise UsageError(f"{model.name} has no {field_name} for {', '.join(given)}: give the whole shape instead")
         if given:
@@ -409,25 +407,10 @@ def _refuse_another(keys: _Keys, model: ModelConfig) -> None:
             raise UsageError(f"{said} does not fit model {model.name}: give the whole shape instead of its name")
 
 
-def _sizes(keys: _Keys, names: Mapping[str, str]) -> dict[str, Any]:
-    """Those that are given, by the names of their fields."""
-    return {name: value for key, name in names.items() if (value := keys.whole(key)) is not None}
-
-
-def _positions(keys: _Keys) -> int:
-    """Learned position embeddings."""
-    if keys.text("position_embedding_type") in ("rope", "none"):
-        return 0
-    return keys.size("max_position_embeddings", 0)
-
-
-def _experts(keys: _Keys, count: int, ffn: int) -> Experts:
-    return Experts(
-        count=count,
-        top_k=keys.size("moe_router_topk", 2),
-        ffn=keys.size("moe_ffn_hidden_size", ffn),
-        shared_ffn=keys.size("moe_shared_expert_intermediate_size", 0),
-    )
+def _given(keys: _Keys, names: Mapping[str, str], **usual: int) -> dict[str, Any]:
+    """The sizes that are given, by the names of their fields; ``usual`` ones in place of those that are not, or 0."""
+    found = {name: value for key, name in names.items() if (value := keys.whole(key)) is not None}
+    return found | {name: found.get(name) or size for name, size in usual.items()}
 
 
 def _query_groups(keys: _Keys, heads: int) -> int:
@@ -452,17 +435,8 @@ def _blocks(keys: _Keys, layers: int, experts: int | None) -> str:
 
 
 def _latent(keys: _Keys) -> LatentAttention:
-    return LatentAttention(
-        q_rank=keys.whole("q_lora_rank"),
-        kv_rank=_present(keys, "kv_lora_rank"),
-        d_nope=_present(keys, "qk_head_dim"),
-        d_rope=_present(keys, "qk_pos_emb_head_dim"),
-        d_v=_present(keys, "v_head_dim"),
-    )
-
-
-def _present(keys: _Keys, name: str) -> int:
-    value = keys.whole(name)
-    if value is None:
-        raise InputError(f"{keys.file}: {name} is missing; multi_latent_attention needs it")
-    return value
+    sizes: dict[str, Any] = {name: keys.whole(key) for key, name in _LATENT_SIZES.items()}
+    for key, name in _LATENT_SIZES.items():
+        if sizes[name] is None and name != "q_rank":
+            raise InputError(f"{keys.file}: {key} is missing; multi_latent_attention needs it")
+    return LatentAttention(**sizes)

@@ -19,6 +19,7 @@ from tracelens.files.documents import FigureTable, normalized
 from tracelens.predict.workload import batch_ops
 from tracelens.predict.workload.blocks import block_types, is_attention, layers_of
 from tracelens.predict.workload.model_shape import (
+    PARTS,
     CompressedAttention,
     Experts,
     Indexer,
@@ -153,8 +154,10 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
             for needed, present in types[letter].needs(self.of(letter)).items():
                 if present is None:
                     raise InputError(f"model {self.name}: blocks have {base_letter(letter)!r}, but {needed} is missing")
-        sizes = {"hidden size": self.hidden, "query heads": self.q_heads, "key and value heads": self.kv_heads}
-        for what, size in {**sizes, "layers": len(self.blocks)}.items():
+        for what, size in (
+            ("hidden size", self.hidden), ("query heads", self.q_heads), ("key and value heads", self.kv_heads),
+            ("layers", len(self.blocks)),
+        ):  # fmt: skip
             if size < 1:
                 raise InputError(f"model {self.name}: {what} must be at least 1, not {size}")
         if self.document is not None and self.document < 1:
@@ -192,18 +195,16 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
         if wanted in cls.names():
             return _bundled(wanted)
         spelled = _spellings()
-        stem = spelled.get(spelling_key(name)) or cls._sized(name, spelled)
+        stem = spelled.get(spelling_key(name))
+        if stem is None:
+            bare, sizes = without_sizes(name)
+            stem = spelled.get(bare) if sizes else None
+            counted = 0 if stem is None else _bundled(stem).parameters().total
+            if not any(abs(counted / size - 1) < _SAME_SIZE for size in sizes):
+                stem = None
         if stem is None:
             raise UsageError.unknown("model", name, [*cls.names(), *_aliases()])
         return _bundled(stem)
-
-    @classmethod
-    def _sized(cls, name: str, spelled: Mapping[str, str]) -> str | None:
-        """Resolve a name that ends in a size."""
-        bare, sizes = without_sizes(name)
-        stem = spelled.get(bare) if sizes else None
-        counted = 0 if stem is None else _bundled(stem).parameters().total
-        return stem if any(abs(counted / size - 1) < _SAME_SIZE for size in sizes) else None
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -365,14 +366,7 @@ def _quantization(root: FigureTable) -> Quantization | None:
     if table is None:
         return None
     table.source("source")
-    found = Quantization(
-        name=table.text("name") or "narrow",
-        attention=_narrow(table, "attention"),
-        dense=_narrow(table, "dense"),
-        shared=_narrow(table, "shared"),
-        experts=_narrow(table, "experts"),
-        logits=_narrow(table, "logits"),
-    )
+    found = Quantization(name=table.text("name") or "narrow", **{part: _narrow(table, part) for part in PARTS})
     table.finish()
     return found
 

@@ -222,25 +222,18 @@ class GroupPlacement(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig(TrainingOptions):
-    """Degrees of parallelism and batch. Ranks are numbered tensor, context, data, pipeline: tensor ranks are neighbors.
+    """The options of a step, and how many replicas and passes share its batch. Ranks are numbered tensor, context,
+    data, pipeline: tensor ranks are neighbors.
 
-    ``vpp`` chunks of layers per pipeline rank. ``sequence_parallel`` also divides norms and residuals by ``tp``.
-    ``ep`` ranks share the experts, each expert divided among ``etp``; both are taken from the ranks of a stage,
-    tp * cp * dp. ``zero``: 0 replicas, 1 divides the optimizer's state, 2 gradients too, 3 weights too (FSDP), among
-    ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
-    per replica. ``gradients``: what they are kept and, but for FSDP, summed in. ``bf16_layers``: how many of the
-    first and of the last layers compute in BF16 whatever ``precision``. ``recompute``: ``"selective"`` repeats
-    ``recompute_modules``, ``"full"`` every layer's forward.
-    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives overlap
-    products; ``"backward"``: those around the gradients of column-parallel ones, ``"all"``: in pieces, those that they
-    feed and follow. ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out, in so
-    many blocks whose operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None: context
-    ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward overlap the
-    backward of another, in schedules that have one after the other. ``dispatcher``: how many copies of a token
-    travel. ``grouped`` False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``:
-    how unequal the experts are that tokens choose. ``placement``: which ranks share a node, where it is not the
-    order above. ``wide_gathers``: tensor ranks narrow a product's input and its output's gradient after they gathered
-    them, as with scales by row in torchtitan. UsageError for degrees that do not fit each other.
+    ``ep`` ranks and ``etp`` are taken from the ranks of a stage, tp * cp * dp. ``micro_batch`` sequences of each of
+    ``micro_batches`` passes per replica. ``shard`` None: all dp * cp ranks. ``tp_overlap`` ``"backward"``: collectives
+    around the gradients of column-parallel products, ``"all"``: in pieces, those that products feed and follow.
+    ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out, in so many blocks whose
+    operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None: context ranks hold the
+    same weights. ``grouped`` False: experts' products one by one. ``skew``: how unequal the experts are that tokens
+    choose. ``placement``: which ranks share a node, where it is not the order above. ``wide_gathers``: tensor ranks
+    narrow a product's input and its output's gradient after they gathered them, as with scales by row in torchtitan.
+    UsageError for degrees that do not fit each other.
     """
 
     sequence_parallel: bool = False

@@ -165,19 +165,17 @@ class TrainingRank(Record, frozen=True, kw_only=True):
 
     def _around(self, name: str, model: HyperConnection | Movement) -> Iterator[RankOp]:
         """What passes over this rank's rows; backward once more over as much, and over its gradient."""
-        whole = self.parallel.micro_batch * self.own_sequence
         if isinstance(model, HyperConnection):
             made: PerfModel = replace(model, tokens=self.rows, dtype=self.width)
         else:
-            made = self._share(model, self.rows, whole)
+            rows, whole = self.rows, self.tokens
+            read, written = (
+                tuple((elements * rows // whole, self.width) for elements, _ in operands)
+                for operands in (model.read, model.written)
+            )
+            made = replace(model, read=read, written=written, added=model.added * rows // whole)
         yield RankOp(name=name, phase="forward", part="memory", model=made)
         yield RankOp(name=name, phase="dgrad", part="memory", model=made, count=2)
-
-    def _share(self, model: Movement, rows: int, whole: int) -> Movement:
-        def part(operands: Any) -> Any:
-            return tuple((elements * rows // whole, self.width) for elements, _ in operands)
-
-        return replace(model, read=part(model.read), written=part(model.written), added=model.added * rows // whole)
 
     def _core(self, name: str, model: PerfModel) -> Iterator[RankOp]:
         """A core of this rank's heads and tokens."""
@@ -306,14 +304,12 @@ class TrainingRank(Record, frozen=True, kw_only=True):
         """``elements`` in all of every context rank's, gathered; their gradients scattered back."""
         if self.parallel.cp == 1:
             return
-        phases: tuple[tuple[Pass, str], ...] = (
-            ("forward", "all_gather"),
-            ("dgrad", "all_gather"),
-            ("dgrad", "reduce_scatter"),
+        group = self.parallel.cp_group
+        gather, scatter = (
+            RankOp(name=f"{name}.{kind}", phase="dgrad", part="cp", model=self.collective_of(kind, elements, group))
+            for kind in ("all_gather", "reduce_scatter")
         )
-        for phase, kind in phases:
-            model = self.collective_of(kind, elements, self.parallel.cp_group)
-            yield RankOp(name=f"{name}.{kind}", phase=phase, part="cp", model=model)
+        yield from (replace(gather, phase="forward"), gather, scatter)
 
     def on_grid(self, ops: Iterable[RankOp]) -> Iterator[RankOp]:
         """Products in blocks with broadcasts along rows and columns, instead of whole ones between gathers.
