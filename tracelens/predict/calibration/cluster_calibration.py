@@ -50,7 +50,9 @@ class ClusterOutcome(Record, frozen=True, kw_only=True):
 
 
 def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> ClusterOutcome:
-    """Constants of ``system``'s cluster that the measured collectives determine. InputError for other tables."""
+    """Constants of ``system``'s cluster that the measured collectives determine. InputError for other tables, and for
+    a cell of a row with a time that is no size or time.
+    """
     column = next((each for each in TIMES if each in table), None)
     if column is None or any(each not in table for each in NEEDED):
         raise InputError(
@@ -59,7 +61,10 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
         )
     if system.topology is None:
         raise UsageError(f"{system.device.name} has no interconnect; pass --cluster")
-    table, time = _measured(table, column, name)
+    kinds = {each: SIZES[each] for each in NEEDED[1:]} | {column: TIME}
+    measured = measured_rows(table, column, faults(table, kinds, name), name)
+    table = table.assign(**{each: numbers(table, each, kind) for each, kind in kinds.items()})[measured]
+    time = table[column].to_numpy(np.float64) * TIMES[column]
     words = [plain_word(op) for op in texts(table, "op")]
     columns = MessageColumns(
         word=words, nbytes=table["size"].to_numpy(np.float64), group=collective_groups(table, system.topology)
@@ -79,14 +84,6 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
         constants=kept,
         open=undetermined,
     )
-
-
-def _measured(table: pd.DataFrame, column: str, name: str) -> tuple[pd.DataFrame, Floats]:
-    """The rows with a time, and their times in us. InputError for a cell of them that is no size or time."""
-    kinds = {each: SIZES[each] for each in NEEDED[1:]} | {column: TIME}
-    measured = measured_rows(table, column, faults(table, kinds, name), name)
-    table = table.assign(**{each: numbers(table, each, kind) for each, kind in kinds.items()})[measured]
-    return table, table[column].to_numpy(np.float64) * TIMES[column]
 
 
 def cluster_file(text: str, topology: Topology, outcome: ClusterOutcome, source: str) -> str:

@@ -154,12 +154,6 @@ def _without(constants: Mapping[str, float], name: str) -> dict[str, float]:
     return {key: value for key, value in constants.items() if key not in left_out}
 
 
-def _named(device: str) -> HardwareSpec:
-    if is_file_name(device):
-        raise UsageError(f"a row of a table names a device, not a file: {shown(device)}")
-    return HardwareSpec.load(device)
-
-
 def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | None = None) -> Iterator[KernelFit]:
     """Every kernel of a measured table, on ``device`` or on each row's. UsageError for a table without times."""
     import pandas as pd
@@ -174,14 +168,19 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | 
     names = np.full(len(frame), "") if device is not None else frame["device"].astype(str).to_numpy()
     found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
     for name in sorted(set(names[good].tolist())):
-        ran_on = device or _named(name)
+        if device is None and is_file_name(name):
+            raise UsageError(f"a row of a table names a device, not a file: {shown(name)}")
+        ran_on = device or HardwareSpec.load(name)
         rates = KernelRates.of(ran_on)
         if rates is None:
             continue
         for rows, batch in batches(table, frame, np.flatnonzero(good & (names == name))):
             if len(rows) < _LEAST_ROWS:
                 continue
-            case = {**dict(batch.case), **_usual_text(table, frame.iloc[rows])}
+            case = dict(batch.case)
+            if table.is_pooled and table.described is not None and (described := table.described[0]) in frame:
+                # what most rows say stands for sizes of rows that will say nothing
+                case[described] = str(frame[described].iloc[rows].mode()[0])
             calls = MeasuredCalls(
                 costs=table.costs(batch.sizes, rates, case), rates=rates, time_us=times[rows],
                 least_us=table.least_us(table.work(batch.sizes, case), rates),
@@ -190,14 +189,6 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | 
             kernel = () if table.is_pooled else tuple(pair for pair in batch.case if pair[0] != "version")
             found[kernel].append(OnDevice(device=ran_on, case=case, calls=calls, groups=keys))
     yield from (KernelFit(on=tuple(on), is_pooled=table.is_pooled) for _, on in sorted(found.items()))
-
-
-def _usual_text(table: KernelTable, frame: pd.DataFrame) -> dict[str, str]:
-    """What most rows say in the column that stands for sizes, for rows that will say nothing."""
-    if table.described is None or not table.is_pooled:
-        return {}
-    column = table.described[0]
-    return {column: str(frame[column].mode()[0])} if column in frame else {}
 
 
 def constants_file(rows: Sequence[KernelConstants], source: str) -> str:
@@ -233,12 +224,11 @@ def calibrated_kernels(table: KernelTable, frame: pd.DataFrame, device: Hardware
     """Every kernel of the rows of ``device`` (of all, where there is no such column). UsageError for other tables."""
     mine = frame[rows_of_device(frame, device)].reset_index(drop=True)
     for fit in kernel_fits(table, mine, device) if len(mine) else ():
-        for at in range(len(fit.on)):
-            yield _calibrated(table, replace(fit, on=(fit.on[at],)), device)
+        for on in fit.on:
+            yield _calibrated(table, on, device, is_pooled=fit.is_pooled)
 
 
-def _calibrated(table: KernelTable, fit: KernelFit, device: HardwareSpec) -> KernelOutcome:
-    (on,) = fit.on
+def _calibrated(table: KernelTable, on: OnDevice, device: HardwareSpec, *, is_pooled: bool) -> KernelOutcome:
     known = chosen_constants(table, device, on.case, constants_of_device(table.name, device))
     before = min((float(on.calls.errors(each.constants).mean()) for each in known), default=None)
     words = (text for name, text in on.case.items() if name != "version")
@@ -249,7 +239,7 @@ def _calibrated(table: KernelTable, fit: KernelFit, device: HardwareSpec) -> Ker
     if groups < LEAST_GROUPS:
         few = f"{groups} shape groups determine no constant: not fitted"
         return KernelOutcome(replace(outcome, warnings=(few,)), None)
-    fit = replace(fit, known=known[0].constants if known else None)
+    fit = KernelFit(on=(on,), is_pooled=is_pooled, known=known[0].constants if known else None)
     unseen = fit.unseen()
     (made,) = fit.constants(unseen)
     after = float(on.calls.errors(made.constants).mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -114,17 +115,12 @@ def of_device(table: pd.DataFrame, device: HardwareSpec) -> Mask:
     if "device" not in table:
         return np.ones(len(table), bool)
     names = texts(table, "device")
-    known = {text: _is_device(text, device) for text in set(names)}
-    return np.array([known[text] for text in names], dtype=bool)
-
-
-def _is_device(text: str, device: HardwareSpec) -> bool:
-    if is_file_name(text):
-        return False
-    try:
-        return HardwareSpec.load(text).name in (device.name, device.based_on)
-    except (UsageError, InputError):
-        return False
+    mine = set[str]()
+    for text in {*names}:
+        with contextlib.suppress(UsageError, InputError):
+            if not is_file_name(text) and HardwareSpec.load(text).name in (device.name, device.based_on):
+                mine.add(text)
+    return np.array([text in mine for text in names], dtype=bool)
 
 
 def by_origami(measured: Measured, batch: ColumnBatch, device: HardwareSpec) -> list[Measured]:
@@ -213,16 +209,12 @@ def calls_measured(calls: Iterable[tuple[PerfModel | None, str, float]]) -> list
         claim = None if model is None or not time_us > 0 else pricer_of(kind)
         key = None if claim is None else claim.options["row"](model)
         if model is not None and key is not None:
-            rows[key].append((model, _group(model, name), time_us))
+            # calls of one shape group are alike in everything but their rows
+            names = _GROUPED_BY.get(model.price_family() or "", ("",))
+            alike = all(hasattr(model, each) for each in names)
+            group = "/".join(str(getattr(model, each)) for each in names) if alike else name
+            rows[key].append((model, group, time_us))
     return [_models(family, which, some) for (family, which), some in sorted(rows.items())]
-
-
-def _group(model: PerfModel, name: str) -> str:
-    """Calls of one shape group are alike in everything but their rows."""
-    names = _GROUPED_BY.get(model.price_family() or "")
-    if names is None or not all(hasattr(model, each) for each in names):
-        return name
-    return "/".join(str(getattr(model, each)) for each in names)
 
 
 def _models(family: str, which: str, rows: Sequence[tuple[PerfModel, str, float]]) -> Measured:
@@ -278,9 +270,8 @@ def trace_step(analysis: Analysis) -> MeasuredStep:
     if ops is not None and "example_row" in ops:
         columns = (ops[name] for name in ("example_row", "name", "operation_count", "kernel_us_mean"))
         for row, name, count, mean in zip(*columns, strict=True):
-            known = row == row and row >= 0 and mean > 0
-            model = catalog.read(analysis.trace.table.signature_of(int(row))).model if known else None
-            if known:
+            if row == row and row >= 0 and mean > 0:
+                model = catalog.read(analysis.trace.table.signature_of(int(row))).model
                 calls.append(MeasuredCall(name=str(name), model=model, count=count / steps, time_us=float(mean)))
     collectives = collective_rows(analysis.trace.table, analysis.trace.tree, analysis.activity)
     if len(collectives):

@@ -48,12 +48,12 @@ class Score(Record, frozen=True, kw_only=True):
     name: str
     rows: int
     missing: int
-    median: float | None
-    p90: float | None
-    signed: float | None
-    median_low: float | None
-    median_high: float | None
-    inside: float | None
+    median: float | None = None
+    p90: float | None = None
+    signed: float | None = None
+    median_low: float | None = None
+    median_high: float | None = None
+    inside: float | None = None
 
 
 class ScoreColumns(Record, frozen=True, kw_only=True):
@@ -78,12 +78,11 @@ class ScoreColumns(Record, frozen=True, kw_only=True):
             raise UsageError.unknown(f"column of {path.name}", family, map(str, table.columns))
         grouped = family or next((name for name in FAMILIES if name in table.columns), "")
         area = "area" if "area" in table.columns else ""
-        columns = cls(measured="", predicted="", low="", high="", family=grouped, area=area)
-        return [columns._pair(pair, set(table.columns)) for pair in pairs]
-
-    def _pair(self, pair: tuple[str, str, str, str], known: set[str]) -> ScoreColumns:
-        low, high = pair[2:] if {*pair[2:]} <= known else ("", "")
-        return replace(self, measured=pair[0], predicted=pair[1], low=low, high=high)
+        found = []
+        for measured, predicted, *bounds in pairs:
+            low, high = bounds if {*bounds} <= {*table.columns} else ("", "")
+            found.append(cls(measured=measured, predicted=predicted, low=low, high=high, family=grouped, area=area))
+        return found
 
 
 def public_predictions() -> Path:
@@ -110,8 +109,7 @@ def errors_by_area(path: Path) -> dict[str, npt.NDArray[np.float64]]:
     table = read_table(path)
     columns = ScoreColumns.of(path, table)[0]
     rows = table.to_dict("records")
-    pair = (_some(_values(path, rows, name), range(len(rows))) for name in (columns.measured, columns.predicted))
-    measured, predicted = pair
+    measured, predicted = (_values(path, rows, name) for name in (columns.measured, columns.predicted))
     error = np.abs(predicted / measured - 1)
     area = np.array([str(row[columns.area]) if columns.area else ALL for row in rows], object)
     known = ~np.isnan(error)
@@ -119,17 +117,14 @@ def errors_by_area(path: Path) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def _scores(path: Path, rows: Sequence[Mapping[object, object]], columns: ScoreColumns) -> Iterator[Score]:
-    measured = _values(path, rows, columns.measured)
-    known = [at for at, value in enumerate(measured) if value is not None]
+    measured, *others = (
+        _values(path, rows, name) for name in (columns.measured, columns.predicted, columns.low, columns.high)
+    )
+    known = np.flatnonzero(~np.isnan(measured)).tolist()
     if not known:
         raise InputError(f"{path.name}: no row has a value in {columns.measured}")
-    points = _Points(
-        measured=np.array([measured[at] for at in known], float),
-        predicted=_some(_values(path, rows, columns.predicted), known),
-        low=_some(_values(path, rows, columns.low), known),
-        high=_some(_values(path, rows, columns.high), known),
-        family=np.array([str(rows[at].get(columns.family, "")) for at in known], object),
-    )
+    family = np.array([str(rows[at].get(columns.family, "")) for at in known], object)
+    points = _Points(measured[known], *(each[known] for each in others), family)
     yield points.score(ALL, np.arange(len(known)))
     for column in dict.fromkeys(filter(None, (columns.area, columns.family))):
         groups: dict[str, list[int]] = {}
@@ -138,7 +133,7 @@ def _scores(path: Path, rows: Sequence[Mapping[object, object]], columns: ScoreC
         yield from (points.score(name, np.array(places)) for name, places in sorted(groups.items()))
 
 
-class _Points(Record, frozen=True, kw_only=True):
+class _Points(Record, frozen=True):
     measured: npt.NDArray[np.float64]
     predicted: npt.NDArray[np.float64]
     low: npt.NDArray[np.float64]
@@ -149,10 +144,7 @@ class _Points(Record, frozen=True, kw_only=True):
         answered = places[~np.isnan(self.predicted[places])]
         missing = len(places) - len(answered)
         if not len(answered):
-            return Score(
-                name=name, rows=0, missing=missing, median=None, p90=None, signed=None, median_low=None,
-                median_high=None, inside=None,
-            )  # fmt: skip
+            return Score(name=name, rows=0, missing=missing)
         error = self.predicted[answered] / self.measured[answered] - 1
         low, high = _drawn(np.abs(error), self.family[answered])
         bounded = answered[~np.isnan(self.low[answered]) & ~np.isnan(self.high[answered])]
@@ -183,17 +175,15 @@ def _drawn(size: npt.NDArray[np.float64], family: npt.NDArray[np.object_]) -> tu
     return low, high
 
 
-def _values(path: Path, rows: Sequence[Mapping[object, object]], column: str) -> list[float | None]:
+def _values(path: Path, rows: Sequence[Mapping[object, object]], column: str) -> npt.NDArray[np.float64]:
+    """NaN where a cell is blank, and for a column that a file has not."""
     if not column:
-        return [None] * len(rows)
-    return [
-        None if is_blank(row[column]) else _ABOVE_0.of(row[column], f"{path.name}: row {number}: {column}")
+        return np.full(len(rows), np.nan)
+    cells = [
+        np.nan if is_blank(row[column]) else _ABOVE_0.of(row[column], f"{path.name}: row {number}: {column}")
         for number, row in enumerate(rows, FIRST_ROW)
     ]
-
-
-def _some(values: Sequence[float | None], at: Sequence[int]) -> npt.NDArray[np.float64]:
-    return np.array([np.nan if values[place] is None else values[place] for place in at], float)
+    return np.array(cells, float)
 
 
 _HEADS = ("family", "rows", "no prediction", "median", "of families drawn", "p90", "signed", "inside")
@@ -201,7 +191,14 @@ _HEADS = ("family", "rows", "no prediction", "median", "of families drawn", "p90
 
 def score_lines(scores: Sequence[Score], drawn: str = "families") -> list[list[str]]:
     """Heads and a line of texts per score, shares in percent; ``drawn``: of what groups the medians' draws are."""
-    return [[head.replace("families", drawn) for head in _HEADS], *(_cells(each) for each in scores)]
+    lines = [[head.replace("families", drawn) for head in _HEADS]]
+    for each in scores:
+        span = "" if each.median_low is None else f"{_percent(each.median_low)} to {_percent(each.median_high)}"
+        lines.append([
+            each.name, f"{each.rows:,}", f"{each.missing:,}", _percent(each.median), span, _percent(each.p90),
+            _percent(each.signed, "+"), _percent(each.inside),
+        ])  # fmt: skip
+    return lines
 
 
 def score_words(drawn: str) -> list[str]:
@@ -210,14 +207,6 @@ def score_words(drawn: str) -> list[str]:
         "median and 90th percentile (p90) of |predicted / measured - 1|; signed: median of predicted / measured - 1",
         f"of {drawn} drawn: the median in 9 of 10 draws of as many; inside: share within their predicted intervals",
     ]
-
-
-def _cells(score: Score) -> list[str]:
-    drawn = "" if score.median_low is None else f"{_percent(score.median_low)} to {_percent(score.median_high)}"
-    return [
-        score.name, f"{score.rows:,}", f"{score.missing:,}", _percent(score.median), drawn, _percent(score.p90),
-        _percent(score.signed, "+"), _percent(score.inside),
-    ]  # fmt: skip
 
 
 def _percent(share: float | None, sign: str = "") -> str:

@@ -180,6 +180,9 @@ def estimate_exchanges(
         links = exchange_links(system, ranks[0])
         nodes = ranks / links.ranks_per_node
         result: dict[str, Any] = {"bound": "wire", "backend": Collectives.name}
+        low = np.full(len(rows), kernels == "low_latency")
+        if kernels is None and "op_name" in rows:
+            low = np.array([name in ("ll", "low_latency") for name in texts(rows, "op_name")], dtype=bool)
         for phase in _PHASES:
             hidden, tokens, topk, experts = (rows[name].to_numpy(np.float64) for name in _EXCHANGE[1:])
             sms = f"{phase}_sms"
@@ -187,7 +190,6 @@ def estimate_exchanges(
                 phase=phase, tokens=tokens, hidden=hidden, topk=topk, experts=experts, nodes=nodes,
                 sms=numbers(rows, sms, _SMS) if sms in rows else float(DEFAULT_SMS),
             )  # fmt: skip
-            low = _is_low_latency(rows, kernels)
             result[f"{phase}_us_est"] = np.where(
                 low, exchange_us(shapes, "low_latency", system, links), exchange_us(shapes, "normal", system, links)
             )
@@ -228,20 +230,15 @@ def _answered(
     keys = [sized[name][usable] for name in shape]
     for (name, *_), rows in sized[usable].groupby([names[usable], *keys]):
         try:
-            result = answer(rows, _system(str(name), is_cell=name not in (cluster, device)))
+            if name not in (cluster, device) and is_file_name(name):
+                raise UsageError(f"a row of a table names a device or a cluster, not a file: {name!r}")
+            result = answer(rows, System.load(name))
         except (UsageError, InputError) as error:
             table.loc[rows.index, "reason"] = str(error)
             continue
         for column, values in result.items():
             table.loc[rows.index, column] = values
     return table
-
-
-def _system(name: str, *, is_cell: bool) -> System:
-    """UsageError for a row that names a file: rows of a table name what tracelens knows."""
-    if is_cell and is_file_name(name):
-        raise UsageError(f"a row of a table names a device or a cluster, not a file: {name!r}")
-    return System.load(name)
 
 
 def _system_names(table: pd.DataFrame, cluster: str | None, device: str | None) -> list[str]:
@@ -269,9 +266,3 @@ def collective_groups(rows: pd.DataFrame, topology: Topology) -> list[Group]:
             raise UsageError(f"{per_node} ranks per node, but the cluster has {node}")
         groups.append(Group(ranks=nodes * per_node, stride=node // per_node))
     return groups
-
-
-def _is_low_latency(rows: pd.DataFrame, kernels: Kernels | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    if kernels is not None or "op_name" not in rows:
-        return np.full(len(rows), kernels == "low_latency")
-    return np.array([name in ("ll", "low_latency") for name in texts(rows, "op_name")], dtype=bool)

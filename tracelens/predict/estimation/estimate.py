@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from tracelens.backends import System, origami
-from tracelens.backends.base import ColumnBatch, Estimate, EstimateTable, Floats
+from tracelens.backends.base import ColumnBatch, Estimate
 from tracelens.backends.chain import LAST, Chain, chain
 from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
@@ -21,7 +21,7 @@ from tracelens.backends.kernels.tile_model_kernels import GEMM_AITER
 from tracelens.backends.roofline_and_tile import POWER_BASIS, POWER_FIGURES, power_columns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.errors import UsageError
-from tracelens.files.data_table import is_file_name, text_codes, texts
+from tracelens.files.data_table import is_file_name, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
@@ -30,8 +30,10 @@ from tracelens.predict.estimation.table_kinds import (
     KINDS,
     LIBRARIES,
     TableKind,
-    estimate_kernels,
+    batches,
+    evenly,
     group_rows,
+    kernel_size_faults,
     size_faults,
     with_power,
     with_sizes,
@@ -110,9 +112,7 @@ def estimate(
         raise UsageError.unknown("library", library, LIBRARIES)
     asked = Asked(device=device, backend=backend, gpu_clock_mhz=gpu_clock_mhz, library=library)
     kernels = kernel_table(what)
-    if kernels is not None:
-        return _kernels(kernels, table, asked)
-    columns = priced(what, table, asked)
+    columns = priced(what, table, asked) if kernels is None else _kernels(kernels, table, asked)
     found = table.assign(**{name: columns[name] for name in ("time_us", *_SAID[:3], "error_percent", "reason")})
     return with_power(found, columns)
 
@@ -139,10 +139,9 @@ def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray
             columns["reason"][at] = f"no device named {name!r}"
             continue
         if tuned is not None and spec.vendor == "amd" and answers.backends("moe")[0].name == "tile":
-            own = given.iloc[at].drop(columns=[*POWER_FIGURES, POWER_BASIS], errors="ignore")
-            found = _kernels(tuned, own, replace(asked, device=spec, library=None), inner=True)
+            found = _kernels(tuned, given.iloc[at], replace(asked, device=spec, library=None))
             for key in columns:
-                columns[key][at] = found[key].to_numpy()
+                columns[key][at] = found[key]
             continue
         for rows, batch in _batches(kind, sized, at, (dtype, spec)):
             if isinstance(batch, str):
@@ -172,10 +171,9 @@ def _words(table: pd.DataFrame, column: str | Sequence[str], usual: str) -> np.n
 def _unanswered(kind: TableKind, dtype: str, device: HardwareSpec, backend: str) -> str:
     """Why no backend knows a row."""
     precision = precision_of(dtype)
-    if kind.dtype != "kv_cache_dtype" and precision is not None and device.matrix:
-        lacks = device.rate("matrix", precision.dtype) is None
-        if lacks:
-            return f"{device.name} has no matrix units for {dtype}: its file has {', '.join(device.matrix)}"
+    is_product = kind.dtype != "kv_cache_dtype" and precision is not None and device.matrix
+    if is_product and device.rate("matrix", precision.dtype) is None:
+        return f"{device.name} has no matrix units for {dtype}: its file has {', '.join(device.matrix)}"
     return f"no backend of {backend!r} has figures for {dtype} on {device.name}"
 
 
@@ -206,14 +204,19 @@ def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> TableKind
 
 
 def _answered(
-    answers: Chain, work: ColumnBatch | WorkColumns, system: System
+    answers: Chain, work: ColumnBatch | WorkColumns, system: System, *, is_kernel: bool = False
 ) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """Columns of rows that are alike in type and device."""
+    """Columns of rows that are alike in type and device. A device without a rate for their type has no answer, but for
+    kernels of engines.
+    """
     if isinstance(work, ColumnBatch):
         found, flops = answers.estimate_batch(work, system), work.flops()
     else:
         found, flops = answers.estimate_many(work, system), work.flops
-    known = ~np.isnan(found.time_us) & ~without_rate(found, flops)
+    # the roofline then only knows the memory traffic
+    bounded = np.array([name == LAST for name in found.backend], dtype=bool)
+    without_rate = bounded & np.isnan(found.compute_us) & (flops > 0)
+    known = ~np.isnan(found.time_us) & (is_kernel | ~without_rate)
     columns = {name: np.where(known, getattr(found, name), np.nan) for name in ("time_us", *_INNER[:3])}
     for name, said in (("bound", found.bound), ("backend", found.backend)):
         columns[name] = np.where(known, np.array([word or "" for word in said], object), "")
@@ -223,22 +226,30 @@ def _answered(
     return columns | {"flops": np.asarray(flops, np.float64)} | watts
 
 
-def _kernels(kernels: KernelTable, table: pd.DataFrame, asked: Asked, *, inner: bool = False) -> pd.DataFrame:
+def _kernels(kernels: KernelTable, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """As ``priced``, of rows of a table of engines' kernels."""
     if "device" not in table and asked.device is None:
         raise UsageError("the table has no column 'device': name one with --device")
-    codes, names = text_codes(table, "device") if "device" in table else (np.zeros(len(table), np.intp), [""])
-    systems: list[System | None] = [None] * len(names)
-    for number in np.unique(codes).tolist():
-        spec = _device(names[number], asked.device)
-        systems[number] = None if spec is None else asked.system(spec)
-    found = estimate_kernels(kernels, table, (codes, systems), chain(asked.backend), asked.library)
-    return found if inner else found.drop(columns=list(_INNER))
-
-
-def without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Rows of which the roofline only knows the memory traffic: the device has no rate for their type."""
-    bounded = np.array([name == LAST for name in found.backend], dtype=bool)
-    return bounded & np.isnan(found.compute_us) & (flops > 0)
+    given, backend = table.reset_index(drop=True), chain(asked.backend)
+    columns, names = _empty(len(table)), _words(given, "device", "")
+    columns["reason"][:] = kernel_size_faults(kernels, given)
+    usable = columns["reason"] == ""
+    for name in dict.fromkeys(names.tolist()):
+        at, spec = np.flatnonzero(usable & (names == name)), _device(name, asked.device)
+        if spec is None:
+            columns["reason"][at] = "no device of that name"
+            continue
+        system = asked.system(spec)
+        for rows, batch in batches(kernels, given, at, asked.library):
+            lacked = kernels.lacks(dict(batch.case), system.device)
+            if lacked is not None:
+                columns["reason"][rows] = lacked
+                continue
+            for key, values in _answered(backend, batch, system, is_kernel=True).items():
+                columns[key][rows] = values
+            unknown = rows[np.isnan(columns["time_us"][rows])]
+            columns["reason"][unknown] = f"no backend of {backend.name!r} has figures for {system.device.name}"
+    return columns
 
 
 def _batches(
@@ -367,21 +378,16 @@ def _answer(
         memory_us=memory, peak_us=peak,
     )  # fmt: skip
     drawn = {} if np.isnan(row["power_w"]) else {name: float(row[name]) for name in POWER_FIGURES}
+    precision, notes = precision_of(dtype), ()
+    if row["backend"] == origami.Origami.name and precision is not None and isinstance(device, HardwareSpec):
+        notes = (origami.note(device, precision),)
     return OperationEstimate(
         device=device.name if isinstance(device, HardwareSpec) else str(device), operation=name,
         flops=float(row["flops"]), estimate=estimate if known else None,
         error_percent=None if np.isnan(row["error_percent"]) else float(row["error_percent"]),
-        measured_as=str(row["measured_as"]), reason=reason, notes=_notes(str(row["backend"]), asked.device, dtype),
-        power=drawn, power_measured_as=str(row[POWER_BASIS]),
+        measured_as=str(row["measured_as"]), reason=reason, notes=notes, power=drawn,
+        power_measured_as=str(row[POWER_BASIS]),
     )  # fmt: skip
-
-
-def _notes(backend: str, device: object, dtype: str) -> tuple[str, ...]:
-    """What Origami's answers were held against."""
-    precision = precision_of(dtype)
-    if backend != origami.Origami.name or precision is None or not isinstance(device, HardwareSpec):
-        return ()
-    return (origami.note(device, precision),)
 
 
 def _size(sizes: Mapping[str, Any], *names: str) -> list[int]:
@@ -407,7 +413,7 @@ def _grouped_gemms(sizes: Mapping[str, Any]) -> _Named:
     if sizes.get("rows") is None:
         m, groups = _size(sizes, "m", "groups")
         given: Mapping[str, object] = {"m": m, "groups": groups}
-        rows = [m // groups + (i < m % groups) for i in range(groups)]
+        rows = evenly(m, groups)
     else:
         given, rows = {"rows": str(sizes["rows"])}, group_rows(str(sizes["rows"]))
     if not sizes.get("backward"):

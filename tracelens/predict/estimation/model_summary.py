@@ -61,7 +61,7 @@ class ModelSummary(Record, frozen=True, kw_only=True):
 
 def model_summary(model: ModelConfig, *, sequence: int = 4096) -> ModelSummary:
     """The figures of a model, FLOPs for prompts of ``sequence`` tokens."""
-    count = model.parameters()
+    count, types = model.parameters(), block_types()
     flops = dict.fromkeys(_PARTS, 0.0)
     for op in forward_ops(model, batch=1, sequence=sequence):
         if op.forward_flops:
@@ -74,7 +74,7 @@ def model_summary(model: ModelConfig, *, sequence: int = 4096) -> ModelSummary:
         name=model.name,
         label=model.label,
         source=model.source,
-        layers=_layers(model),
+        layers=dict(Counter(types[base_letter(letter)].name for letter in model.blocks)),
         dtype=None if model.dtype is None else model.dtype.label,
         quantization=_quantization(model),
         parameters_total=count.total,
@@ -110,12 +110,6 @@ def _part(op: LayerOp) -> str:
     if part == "experts":
         return "shared_experts" if rest.startswith("shared") else "router" if rest == "router" else "experts"
     return {"linear": "linear_attention"}.get(part, part)
-
-
-def _layers(model: ModelConfig) -> dict[str, int]:
-    """How many blocks of each type."""
-    types = block_types()
-    return dict(Counter(types[base_letter(letter)].name for letter in model.blocks))
 
 
 def _quantization(model: ModelConfig) -> dict[str, str] | None:

@@ -5,17 +5,16 @@ of ranks, and their rows as column batches.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from tracelens.backends.base import ColumnBatch, Floats, System
-from tracelens.backends.chain import Chain
+from tracelens.backends.base import ColumnBatch, Floats
 from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
-from tracelens.backends.roofline_and_tile import POWER_BASIS, POWER_FIGURES, power_columns
+from tracelens.backends.roofline_and_tile import POWER_BASIS, POWER_FIGURES
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.errors import UsageError
@@ -143,13 +142,14 @@ def _grouped_columns(table: pd.DataFrame, precision: str) -> GEMMColumns:
     given = table["rows"].tolist() if "rows" in table else [None] * len(table)
     m, groups = _optional(table, "m", 0.0).tolist(), _optional(table, "groups", 1.0).tolist()
     rows = [
-        _evenly(int(total), int(count)) if is_blank(text) else group_rows(str(text))
+        evenly(int(total), int(count)) if is_blank(text) else group_rows(str(text))
         for text, total, count in zip(given, m, groups, strict=True)
     ]
     return GEMMColumns.ragged(precision, rows, n, k)
 
 
-def _evenly(m: int, groups: int) -> list[int]:
+def evenly(m: int, groups: int) -> list[int]:
+    """``m`` rows divided among groups."""
     if m < 1:
         raise UsageError("a grouped GEMM needs the rows of each group (rows) or of all groups (m)")
     return [m // groups + (i < m % groups) for i in range(groups)]
@@ -237,11 +237,9 @@ def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
 _WINDOW, _BATCHED = {"window_size": _OPEN}, {"b": _ONE, "batch": _ONE}
 KINDS: Mapping[str, TableKind] = {
     "gemm": TableKind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns, optional=_BATCHED),
-    "context-attention": TableKind(
-        needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns, optional=_WINDOW
-    ),
-    "generation-attention": TableKind(
-        needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns, optional=_WINDOW
+    **dict.fromkeys(
+        ("context-attention", "generation-attention"),
+        TableKind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=_attention_columns, optional=_WINDOW),
     ),
     "context-mla": TableKind(
         needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=False)
@@ -271,8 +269,6 @@ KERNEL = ("framework", "version", "kernel_source")
 #: Libraries that ``--library`` chooses from.
 LIBRARIES = ("vllm", "sglang", "trtllm")
 
-_WORDS = ("bound", "backend", "measured_as")
-_INNER = ("compute_us", "memory_us", "peak_us", "flops")
 _ROUTED = ("num_tokens", "num_experts", "topk", "moe_ep_size", "num_slots")
 
 
@@ -348,7 +344,13 @@ def _sizes(table: KernelTable, part: pd.DataFrame) -> Mapping[str, Floats]:
         name, meant = table.described
         codes, found = text_codes(part, name) if name in part else (np.zeros(len(part), np.intp), [""])
         sizes |= {size: values[codes] for size, values in meant(found).items()}
-    return {**sizes, **_loads(part)} if table.loads else sizes
+    if table.loads:
+        # of the most loaded rank
+        loads = [slot_load(*load) for load in _load_arguments(part)]
+        found = np.array(loads).reshape(len(part), 2 + len(EXPERT_BLOCKS))
+        sizes |= {"rows": found[:, 0], "active": found[:, 1]}
+        sizes |= {f"blocks_{rows}": found[:, 2 + i] for i, rows in enumerate(EXPERT_BLOCKS)}
+    return sizes
 
 
 def _load_arguments(part: pd.DataFrame) -> Iterator[tuple[str, int, int, int, int, int]]:
@@ -362,62 +364,8 @@ def _load_arguments(part: pd.DataFrame) -> Iterator[tuple[str, int, int, int, in
     return zip(given, tokens, experts, topk, ranks, slots, strict=True)
 
 
-def _loads(part: pd.DataFrame) -> Mapping[str, Floats]:
-    """Rows, experts with rows, and blocks of the most loaded rank."""
-    loads_of = [slot_load(*load) for load in _load_arguments(part)]
-    found = np.array(loads_of).reshape(len(part), 2 + len(EXPERT_BLOCKS))
-    loads = {"rows": found[:, 0], "active": found[:, 1]}
-    return loads | {f"blocks_{rows}": found[:, 2 + i] for i, rows in enumerate(EXPERT_BLOCKS)}
-
-
-def estimate_kernels(
-    table: KernelTable,
-    frame: pd.DataFrame,
-    systems: tuple[np.ndarray[Any, np.dtype[np.intp]], Sequence[System | None]],
-    backend: Chain,
-    library: str | None = None,
-) -> pd.DataFrame:
-    """``frame`` with ``time_us``, ``bound``, ``backend``, ``measured_as`` (the measurements that the estimate rests
-    on), ``error_percent`` (the mean error there on shape groups not fitted) and, without an answer, a ``reason``.
-
-    ``systems``: which of some each row names; None is an unknown device.
-    """
-    rows, given = len(frame), frame.reset_index(drop=True)
-    columns = {name: np.full(rows, "", object) for name in (*_WORDS, POWER_BASIS, "reason")}
-    columns |= {name: np.full(rows, np.nan) for name in ("time_us", "error_percent", *POWER_FIGURES, *_INNER)}
-    columns["reason"][:] = kernel_size_faults(table, given)
-    is_good = columns["reason"] == ""
-    for number, system in enumerate(systems[1]):
-        at = np.flatnonzero(is_good & (systems[0] == number))
-        if system is None:
-            columns["reason"][at] = "no device of that name"
-            continue
-        for positions, batch in batches(table, given, at, library):
-            lacked = table.lacks(dict(batch.case), system.device)
-            if lacked is not None:
-                columns["reason"][positions] = lacked
-                continue
-            for name, values in _answered(batch, backend, system).items():
-                columns[name][positions] = values
-            unknown = positions[np.isnan(columns["time_us"][positions])]
-            columns["reason"][unknown] = f"no backend of {backend.name!r} has figures for {system.device.name}"
-    order = ("time_us", *_WORDS, "error_percent", "reason", *_INNER)
-    return with_power(frame.assign(**{name: columns[name] for name in order}), columns)
-
-
 def with_power(found: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
     """``found`` with the columns of watts and mJ; ours ends in ``_est`` where the table has one of that name."""
     return found.assign(
         **{f"{name}_est" if name in found else name: columns[name] for name in (*POWER_FIGURES, POWER_BASIS)}
     )
-
-
-def _answered(batch: KernelColumns, backend: Chain, system: System) -> Mapping[str, Any]:
-    """Columns of one batch; who measured what the tile model's answers rest on."""
-    found = backend.estimate_batch(batch, system)
-    columns: dict[str, Any] = {name: getattr(found, name) for name in ("time_us", *_INNER[:3])}
-    for name, said in (("bound", found.bound), ("backend", found.backend)):
-        columns[name] = np.array([word or "" for word in said], object)
-    columns["measured_as"], columns["error_percent"] = backend.measured_as(batch, system, found)
-    watts = power_columns(batch, found, system.device, columns["error_percent"])
-    return columns | {"flops": batch.flops()} | watts

@@ -366,7 +366,8 @@ def _quantization(root: FigureTable) -> Quantization | None:
     if table is None:
         return None
     table.source("source")
-    found = Quantization(name=table.text("name") or "narrow", **{part: _narrow(table, part) for part in PARTS})
+    parts: dict[str, Any] = {part: _narrow(table, part) for part in PARTS}
+    found = Quantization(name=table.text("name") or "narrow", **parts)
     table.finish()
     return found
 
