@@ -129,10 +129,10 @@ def test_dimensions_outside_the_table_are_tried(model: str, degrees: dict[str, o
 def test_shards_within_a_node_and_tensor_ranks_of_experts_are_among_them() -> None:
     system = System.load("dgx-h100")
     sharded = project(ModelConfig.load("llama3.1-8b"), ParallelConfig(dp=32, zero=3), system, sequence=1024)
-    assert [options for options, _, _ in _shards(sharded)] == [{"shard": "8"}]
+    assert [options for options, _ in _shards(sharded)] == [{"shard": "8"}]
     given = ParallelConfig(tp=2, sequence_parallel=True, dp=8, ep=8)
     experts = project(ModelConfig.load("mixtral-8x7b"), given, system, sequence=1024)
-    assert [options for options, _, _ in _expert_ranks(experts)] == [{"etp": "2", "ep": "8"}, {"etp": "2", "ep": "4"}]
+    assert [options for options, _ in _expert_ranks(experts)] == [{"etp": "2", "ep": "8"}, {"etp": "2", "ep": "4"}]
 
 
 def test_clusters_of_a_sweep_are_compared_with_the_first() -> None:

@@ -262,7 +262,10 @@ class StepOperations(Record, frozen=True, kw_only=True):
             if isinstance(op.model, Collective | EPComm) and op.model.ranks:
                 near = Group(ranks=op.model.ranks, stride=op.model.stride).within(self.node)
                 row[f"{side}_group"] = f"{op.model.ranks} ({near} per node)"
-                _add_message(row, side, op.model, op.count * times)
+                word = "all_to_all" if isinstance(op.model, EPComm) else op.model.word or ""
+                row[f"{side}_comm"] = f"{before} + {word}" if (before := row.get(f"{side}_comm")) else word
+                sent = (op.model.wire_bytes() or 0) * (op.count * times) / BYTES_PER_GB
+                row[f"{side}_volume_gb"] = row.get(f"{side}_volume_gb", 0.0) + sent
         if rows:
             self._add_memory(rows, kind, block, count, kept)
         return list(rows.values())
@@ -284,11 +287,3 @@ class StepOperations(Record, frozen=True, kw_only=True):
 
 def _side(op: RankOp) -> str:
     return "forward" if op.phase == "forward" else "backward"
-
-
-def _add_message(row: dict[str, Any], side: str, model: Collective | EPComm, times: int) -> None:
-    word = "all_to_all" if isinstance(model, EPComm) else model.word or ""
-    before = row.get(f"{side}_comm")
-    row[f"{side}_comm"] = f"{before} + {word}" if before else word
-    sent = (model.wire_bytes() or 0) * times / BYTES_PER_GB
-    row[f"{side}_volume_gb"] = row.get(f"{side}_volume_gb", 0.0) + sent

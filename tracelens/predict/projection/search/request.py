@@ -30,12 +30,21 @@ from tracelens.predict.projection.projection_options import (
     SearchOptions,
     Strategy,
 )
-from tracelens.predict.projection.search import ANYTHING, Constraints, Feasible, Rules, evaluate, fastest, pareto
+from tracelens.predict.projection.search import (
+    ANYTHING,
+    Constraints,
+    Feasible,
+    Floats,
+    Rules,
+    evaluate,
+    fastest,
+    pareto,
+)
 from tracelens.predict.projection.search.space import Space, Splits
 from tracelens.predict.projection.search.systems import AS_THEY_ARE, Figures, load_model
 from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import Projection, project
-from tracelens.predict.workload.parallel_config import ParallelConfig, PrecisionName
+from tracelens.predict.workload.parallel_config import PrecisionName
 from tracelens.types.records import Record
 
 if TYPE_CHECKING:
@@ -61,10 +70,12 @@ def refined(first: Projection, *, headroom: float = 0.0) -> Refined:
     thousandth stays, and so does one that does not fit.
     """
     best, changes, tried = first, dict[str, str](), 0
-    for names in _DIMENSIONS:
-        for options, parallel, schedule in names(best):
+    for trials in _DIMENSIONS:
+        base = best
+        for options, given in trials(base):
             with contextlib.suppress(TracelensError):
-                other = first.but(parallel, schedule)
+                schedule = options.get("schedule", base.schedule if base.parallel.pp > 1 else None)
+                other = first.but(replace(base.parallel, **given), schedule)
                 tried += 1
                 peak, capacity = other.peak_memory.peak, other.peak_memory.capacity
                 fits = capacity is None or peak <= (1 - headroom) * capacity
@@ -74,52 +85,42 @@ def refined(first: Projection, *, headroom: float = 0.0) -> Refined:
     return Refined(found=best, changes=tuple(changes.items()), tried=tried)
 
 
-_Trial = tuple[dict[str, str], ParallelConfig, str | None]
-
-
-def _kept(found: Projection) -> str | None:
-    return found.schedule if found.parallel.pp > 1 else None
+#: Options of ``tracelens project``, and the fields of ``ParallelConfig`` that they set.
+_Trial = tuple[dict[str, str], dict[str, Any]]
 
 
 def _overlaps(found: Projection) -> Iterator[_Trial]:
     p = found.parallel
     if p.tp > 1 and p.tp_overlap != "all" and p.summa_blocks is None:
-        yield {"tp-overlap": "all"}, replace(p, tp_overlap="all"), _kept(found)
+        yield {"tp-overlap": "all"}, {"tp_overlap": "all"}
     if p.ep > 1 and not p.ep_overlap and p.zero != 3:
-        yield {"ep-overlap": ""}, replace(p, ep_overlap=True), _kept(found)
+        yield {"ep-overlap": ""}, {"ep_overlap": True}
 
 
 def _expert_ranks(found: Projection) -> Iterator[_Trial]:
-    p = found.parallel
-    degree = 2
+    p, degree = found.parallel, 2
     while found.model.experts is not None and p.ep * degree <= p.stage_ranks and degree <= p.tp:
         for ep in dict.fromkeys((p.ep, max(p.ep // degree, 1))):
-            with contextlib.suppress(TracelensError):
-                given: dict[str, Any] = {"etp": degree, "ep": ep}
-                yield {name: str(value) for name, value in given.items()}, replace(p, **given), _kept(found)
+            yield {"etp": str(degree), "ep": str(ep)}, {"etp": degree, "ep": ep}
         degree *= 2
 
 
 def _shards(found: Projection) -> Iterator[_Trial]:
     p, topology = found.parallel, found.system.topology
-    node = None if topology is None else topology.ranks_per_node
-    if p.zero == 3 and p.shard is None and node is not None:
-        ranks = max(node // p.tp, 1)
-        if 1 < ranks < p.copies and p.copies % ranks == 0:
-            yield {"shard": str(ranks)}, replace(p, shard=ranks), _kept(found)
+    ranks = 0 if topology is None else (topology.ranks_per_node or 0) // p.tp
+    if p.zero == 3 and p.shard is None and 1 < ranks < p.copies and p.copies % ranks == 0:
+        yield {"shard": str(ranks)}, {"shard": ranks}
 
 
 def _recomputation(found: Projection) -> Iterator[_Trial]:
-    p = found.parallel
-    for modules in _MODULES if p.recompute == "full" else ():
-        made = replace(p, recompute="selective", recompute_modules=modules)
-        yield {"recompute": "selective", "recompute-modules": ",".join(modules)}, made, _kept(found)
+    for modules in _MODULES if found.parallel.recompute == "full" else ():
+        options = {"recompute": "selective", "recompute-modules": ",".join(modules)}
+        yield options, {"recompute": "selective", "recompute_modules": modules}
 
 
 def _schedules(found: Projection) -> Iterator[_Trial]:
-    p = found.parallel
-    for name in _ZERO_BUBBLE if p.pp > 1 else ():
-        yield {"schedule": name, "vpp": "1"}, replace(p, vpp=1), name
+    for name in _ZERO_BUBBLE if found.parallel.pp > 1 else ():
+        yield {"schedule": name, "vpp": "1"}, {"vpp": 1}
 
 
 _DIMENSIONS = (_recomputation, _overlaps, _expert_ranks, _shards, _schedules)
@@ -176,8 +177,11 @@ class Request(Record, frozen=True, kw_only=True):
                 raise UsageError.unknown(what, given, known)
         if not self.gpus or min(*self.gpus, self.global_batch, self.top) < 1:
             raise UsageError("device counts, global batch and number of results must all be at least 1")
-        _refuse_more(max(self.gpus), _MOST_GPUS, "devices")
-        _refuse_more(self.global_batch, _MOST_BATCH, "sequences")
+        for number, most, what in (
+            (max(self.gpus), _MOST_GPUS, "devices"), (self.global_batch, _MOST_BATCH, "sequences"),
+        ):  # fmt: skip
+            if number > most:
+                raise UsageError(f"a search takes at most {most:,} {what}, got {number:,}")
         self._refuse_other_rules()
         if self.price_per_gpu_hour is not None and not 0 < self.price_per_gpu_hour < np.inf:
             raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
@@ -226,20 +230,16 @@ class Request(Record, frozen=True, kw_only=True):
             system, framework = load_system(self.cluster, self.figures), named(self.framework)
             kernel = framework.runs("flash")
             software = tuple(framework.software(system, each, kernel) for each in self.precisions)
-            return [
-                CorrectedRules(
-                    space=Space(
-                        model=model,
-                        strategy=strategy,
-                        sequence=sequence,
-                        precisions=self.precisions,
-                        is_beside_1d="1d" in self.strategies,
-                    ),
-                    system=system,
-                    backends=self.backends,
-                    software=software,
+            spaces = (
+                Space(
+                    model=model, strategy=strategy, sequence=sequence, precisions=self.precisions,
+                    is_beside_1d="1d" in self.strategies,
                 )
                 for strategy in self.strategies
+            )  # fmt: skip
+            return [
+                CorrectedRules(space=space, system=system, backends=self.backends, software=software)
+                for space in spaces
             ]
         from tracelens.laboratory.paper_rules import REPAIRS, PaperRules
         from tracelens.laboratory.paper_systems import paper_shape
@@ -300,7 +300,7 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
         is searched for, that none beats in time and energy, the fastest first.
         """
         origin = [(i, at) for i, found in enumerate(self.found) for at in pareto(found).tolist()]
-        made = self._evaluated(origin)
+        made = _evaluated(self.request, self.rule_sets, self.found, origin)
         if any(found.step_j is None for found in self.found):
             return made
         made = made.sort_values(["t", "j_per_token"], kind="stable", ignore_index=True)
@@ -396,9 +396,6 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
         which, at = self._origin(place)
         return self.rule_sets[which], self.found[which].candidates.take(np.array([at]))
 
-    def _evaluated(self, origin: Sequence[tuple[int, int]]) -> pd.DataFrame:
-        return _evaluated(self.request, self.rule_sets, self.found, origin)
-
 
 _OF_A_SIDE = ("tflop", "hbm_gb", "comm", "group", "volume_gb", "s")
 #: Columns of ``Answer.explained``. ``volume_gb`` is what one device sends, or a rule set's message.
@@ -414,18 +411,19 @@ def answer(request: Request) -> Answer:
     counts = sorted(set(request.gpus))
     found = [rules.feasible(counts, global_batch=request.global_batch, wanted=request.wanted) for rules in rule_sets]
     if request.objective == "energy":
-        found = [_with_energy(request, rules, each) for rules, each in zip(rule_sets, found, strict=True)]
+        found = [
+            replace(each, step_j=_step_j(request, rules, each.candidates, each.step_s))
+            for rules, each in zip(rule_sets, found, strict=True)
+        ]
     origin = [(i, at) for i, each in enumerate(found) for at in fastest(each, counts, request.top).tolist()]
     table = _evaluated(request, rule_sets, found, origin)
     return Answer(request=request, rule_sets=rule_sets, found=found, table=table, origin=origin)
 
 
-def _with_energy(request: Request, rules: Rules[Any], found: Feasible[Any]) -> Feasible[Any]:
-    """With the joules of each configuration, where energies of the device are known."""
-    if not isinstance(rules, CorrectedRules):
-        return found
-    joules = rules.step_j(found.candidates, found.step_s, global_batch=request.global_batch)
-    return found if joules is None else replace(found, step_j=joules)
+def _step_j(request: Request, rules: Rules[Any], candidates: Any, step_s: Floats) -> Floats | None:
+    """J per step of each configuration, where energies of the device are known."""
+    is_known = isinstance(rules, CorrectedRules)
+    return rules.step_j(candidates, step_s, global_batch=request.global_batch) if is_known else None
 
 
 @takes(SearchOptions)
@@ -449,11 +447,6 @@ def search(
     return answer(request).best.reset_index(drop=True)
 
 
-def _refuse_more(number: int, most: int, what: str) -> None:
-    if number > most:
-        raise UsageError(f"a search takes at most {most:,} {what}, got {number:,}")
-
-
 def _evaluated(
     request: Request, rule_sets: Sequence[Rules[Any]], found: Sequence[Feasible[Any]], origin: Sequence[tuple[int, int]]
 ) -> pd.DataFrame:
@@ -468,10 +461,8 @@ def _evaluated(
         if request.price_per_gpu_hour is not None:
             dollars = device_s / _SECONDS_PER_HOUR * request.price_per_gpu_hour
             frame["usd_per_mtoken"] = dollars / tokens * _MILLION
-        watts, joules = None, None
-        if isinstance(rules, CorrectedRules):
-            watts, step_s = rules.system.device.tdp_w, frame["t"].to_numpy(float)
-            joules = rules.step_j(each.candidates.take(chosen), step_s, global_batch=request.global_batch)
+        watts = rules.system.device.tdp_w if isinstance(rules, CorrectedRules) else None
+        joules = _step_j(request, rules, each.candidates.take(chosen), frame["t"].to_numpy(float))
         if joules is not None:
             frame["j_per_token"], frame["power_w_gpu"] = joules / tokens, joules / device_s
         elif watts is not None:
@@ -611,14 +602,11 @@ def _by_point(table: pd.DataFrame, same: str) -> dict[tuple[str, ...], pd.DataFr
         )
     named = table.copy()
     for name in columns:
-        named[name] = [_text(value) for value in named[name]]
+        named[name] = [
+            value if isinstance(value, str) else "" if value is None or value != value else f"{value:g}"
+            for value in named[name]
+        ]
     return {point: named.loc[where] for point, where in named.groupby(columns).groups.items()}  # type: ignore[misc]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None or value != value else f"{value:g}"
 
 
 def _numbers(name: str, text: str) -> Iterator[float]:

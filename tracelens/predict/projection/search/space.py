@@ -162,13 +162,14 @@ class Space(Record, frozen=True, kw_only=True):
 
     def _blocks(self, n: int, global_batch: int) -> Iterator[Ints]:
         layers = len(self.model.layers)
+        experts = 1 if self.model.experts is None or self.strategy == "2d" else self.model.experts.count
         for m1, m2 in self._grids(n):
             for pp in divisors(n // (m1 * m2)):
                 dp = n // (m1 * m2 * pp)
                 if pp > layers or dp > global_batch or global_batch % dp:
                     continue
                 for vpp in _chunks(layers, pp):
-                    for ep in self._expert_ranks(m1 * m2 * dp):
+                    for ep in divisors(math.gcd(experts, m1 * m2 * dp)):
                         yield self._block((n, dp, m1, m2, pp, vpp), ep, global_batch // dp)
 
     def _block(self, fixed: tuple[int, ...], ep: int, passes: int) -> Ints:
@@ -202,13 +203,11 @@ class Space(Record, frozen=True, kw_only=True):
                 yield m1, 1
                 continue
             for m2 in divisors(n // m1):
-                if self.sequence % m2 or self.sequence // m2 < MIN_SHARD or self._is_left_to_1d(m1, m2):
+                is_1d = (m2 if self.strategy == "2d-seqp" else m1 * m2) == 1
+                if self.sequence % m2 or self.sequence // m2 < MIN_SHARD or (self.is_beside_1d and is_1d):
                     continue
                 if self.strategy == "2d-seqp" or self.model.hidden % m2 == 0:
                     yield m1, m2
-
-    def _is_left_to_1d(self, m1: int, m2: int) -> bool:
-        return self.is_beside_1d and (m2 if self.strategy == "2d-seqp" else m1 * m2) == 1
 
     def _divides(self, m1: int) -> bool:
         """Whether everything that tensor parallelism divides comes out even."""
@@ -216,12 +215,6 @@ class Space(Record, frozen=True, kw_only=True):
         parts = [part for letter in set(model.blocks) for part in block_types()[letter].parts(model.of(letter))]
         shared = model.kv_heads % m1 == 0 or m1 % model.kv_heads == 0
         return shared and all(part % m1 == 0 for part in (model.hidden, *parts))
-
-    def _expert_ranks(self, stage_ranks: int) -> Sequence[int]:
-        experts = self.model.experts
-        if experts is None or self.strategy == "2d":
-            return (1,)
-        return divisors(math.gcd(experts.count, stage_ranks))
 
 
 def placed(splits: Splits, node: int) -> tuple[Splits, npt.NDArray[np.intp]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,8 @@ _CHUNK = 100_000
 #: What a step's times are made of.
 NAMED = (*PARTS, "recompute")
 _LAYER_KEY = ("m1", "m2", "micro_batch", "blocks", "ep", "precision")
+#: Three figures of each kind of layer, [candidate, kind].
+_ByKind: TypeAlias = tuple[Floats, Floats, Floats]
 
 
 class LayerKindTimes(NamedTuple):
@@ -66,21 +68,6 @@ class LayerKindTimes(NamedTuple):
     scatter: Floats
     hop: Floats
     optimizer: Floats
-
-
-class Held(NamedTuple):
-    """What ranks hold of each kind of layer, [candidate, kind]: parameters, those of its largest block, bytes of a
-    micro-batch and to recompute it.
-
-    ``logits`` in bytes, [candidate].
-    """
-
-    dense: Floats
-    expert: Floats
-    largest: Floats
-    kept: Floats
-    working: Floats
-    logits: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,9 +243,9 @@ class CorrectedRules:
         worst = np.full(len(splits), -1.0)
         for group, types in self._by_stages(splits):
             part = splits.take(group)
-            held = Held(*self._parameters(part), *self._activations(part))
+            parameters, activations = self._parameters(part), self._activations(part)
             for stage in types:
-                one = self._stage_memory(part, stage, held, global_batch)
+                one = self._stage_memory(part, stage, parameters, activations, global_batch)
                 total = sum(one.values())
                 is_worst = total > worst[group]
                 worst[group] = np.where(is_worst, total, worst[group])
@@ -367,30 +354,31 @@ class CorrectedRules:
                 stage_types(self.model, int(splits.pp[index]), int(splits.vpp[index])),
             )
 
-    def _stage_memory(self, s: Splits, stage: StageType, held: Held, global_batch: int) -> dict[str, Floats]:
-        ranks = self._ranks(s)
-        states = memory.divided_states(
-            held.dense @ stage.layers,
-            held.expert @ stage.layers,
-            zero=s.zero,
-            shards=ranks.copies,
-            expert_shards=np.minimum(ranks.copies, ranks.expert_copies),
-        )
-        present = stage.layers > 0
+    def _stage_memory(
+        self, s: Splits, stage: StageType, parameters: _ByKind, activations: _ByKind, global_batch: int
+    ) -> dict[str, Floats]:
+        (dense, expert, largest), (kept, working, logits) = parameters, activations
+        states, present = self._states(s, dense @ stage.layers, expert @ stage.layers), stage.layers > 0
         # The largest block or end is gathered while another computes.
-        largest = (held.largest * present).max(axis=1)
-        gathered = np.where(s.zero == 3, memory.GATHERED_LAYERS * memory.WEIGHT_BYTES * largest, 0.0)
+        most = (largest * present).max(axis=1)
+        gathered = np.where(s.zero == 3, memory.GATHERED_LAYERS * memory.WEIGHT_BYTES * most, 0.0)
         return {
             "weights": states.weights + gathered,
             "gradients": states.gradients,
             "optimizer": states.optimizer,
-            "activations": (held.kept * under_way(s, stage, s.micro_batches(global_batch), held.kept)).sum(axis=1)
-            + (held.working * present).max(axis=1),
-            "logits": held.logits if stage.layers[-1] else 0.0 * held.logits,
+            "activations": (kept * under_way(s, stage, s.micro_batches(global_batch), kept)).sum(axis=1)
+            + (working * present).max(axis=1),
+            "logits": logits if stage.layers[-1] else 0.0 * logits,
         }
 
-    def _activations(self, s: Splits) -> tuple[Floats, Floats, Floats]:
-        """Bytes kept of a micro-batch by each kind of layer, needed to recompute one, and of logits."""
+    def _states(self, s: Splits, dense: Floats, expert: Floats) -> memory.States[Any]:
+        """Of so many parameters on a rank, divided as each candidate says."""
+        ranks = self._ranks(s)
+        experts = np.minimum(ranks.copies, ranks.expert_copies)
+        return memory.divided_states(dense, expert, zero=s.zero, shards=ranks.copies, expert_shards=experts)
+
+    def _activations(self, s: Splits) -> _ByKind:
+        """Bytes kept of a micro-batch by each kind of layer, needed to recompute one, and [candidate] of logits."""
         names = ("m1", "m2", "micro_batch", "recompute")
         first, inverse = distinct([getattr(s, name) for name in names])
         kept, working = np.zeros((len(first), len(self.kinds))), np.zeros((len(first), len(self.kinds)))
@@ -404,7 +392,7 @@ class CorrectedRules:
             logits[i] = memory.logits_bytes(*arguments, self.space.sequence)
         return kept[inverse], working[inverse], logits[inverse]
 
-    def _parameters(self, s: Splits) -> tuple[Floats, Floats, Floats]:
+    def _parameters(self, s: Splits) -> _ByKind:
         """Dense and expert parameters of each kind of layer on a rank, and all of its largest block."""
         first, inverse = distinct([s.m1, s.m2, s.ep, s.pp > 1])
         dense, expert, largest = np.zeros((3, len(first), len(self.kinds)))
@@ -591,10 +579,7 @@ class CorrectedRules:
 
     def _optimizer_us(self, s: Splits, dense: Floats, expert: Floats) -> Floats:
         """Adam over the rank's share of so many parameters, and the gradients' norm."""
-        ranks = self._ranks(s)
-        experts = np.minimum(ranks.copies, ranks.expert_copies)
-        states = memory.divided_states(dense, expert, zero=s.zero, shards=ranks.copies, expert_shards=experts)
-        elements = (states.optimizer / memory.OPTIMIZER_BYTES).astype(np.int64)
+        elements = (self._states(s, dense, expert).optimizer / memory.OPTIMIZER_BYTES).astype(np.int64)
         first, inverse = distinct([elements, s.gpus])
         ops = [rank_ops.optimizer(float(elements[i]), ParallelConfig(dp=int(s.gpus[i]))) for i in first]
         priced = self.priced(op.model for each in ops for op in each)
