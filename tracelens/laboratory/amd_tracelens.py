@@ -41,6 +41,13 @@ from tracelens.types.signature import OpSignature
 PACKAGE = "TraceLens"
 
 
+def _undefined(name: str) -> Any:
+    def ask(*_: Any) -> Any:
+        raise NotImplementedError(name)
+
+    return ask
+
+
 class _Base:
     """A class made of one event: ``param_details``, and each of them as an attribute."""
 
@@ -53,21 +60,11 @@ class _Base:
             if not callable(getattr(self, key, None)):
                 setattr(self, key, value)
 
-    @staticmethod
-    def get_param_details(event: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError("get_param_details")
-
-    def flops(self) -> Any:
-        raise NotImplementedError("flops")
-
-    def bytes(self) -> Any:
-        raise NotImplementedError("bytes")
-
-    def flops_bwd(self) -> Any:
-        raise NotImplementedError("flops_bwd")
-
-    def bytes_bwd(self) -> Any:
-        raise NotImplementedError("bytes_bwd")
+    get_param_details: Any = _undefined("get_param_details")
+    flops: Any = _undefined("flops")
+    bytes: Any = _undefined("bytes")
+    flops_bwd: Any = _undefined("flops_bwd")
+    bytes_bwd: Any = _undefined("bytes_bwd")
 
     def get_compute_precision(self) -> str | None:
         """The first element type among the details."""
@@ -117,19 +114,27 @@ class _GEMM(_Base):
         return None if moved is None else self.B * moved
 
 
-class _GroupedGemm(_Base):
-    category = "GroupedGEMM_fwd"
+class _Counted(_Base):
+    """What a perf model of this package counts, ``_own``."""
+
+    @property
+    def _own(self) -> Any:
+        raise NotImplementedError
 
     def flops(self) -> Any:
         return self._own.flops()
+
+    def flops_bwd(self) -> Any:
+        return self._own.backward().flops()
+
+
+class _GroupedGemm(_Counted):
+    category = "GroupedGEMM_fwd"
 
     def bytes(self) -> Any:
         m, n, k, groups = (self.param_details[key] for key in "MNKG")
         read, written = self.param_details.get("bpe_in"), self.param_details.get("bpe_out")
         return None if read is None or written is None else read * (m * k + groups * k * n) + written * m * n
-
-    def flops_bwd(self) -> Any:
-        return self._own.backward().flops()
 
     def bytes_bwd(self) -> Any:
         """Of both gradients: each operand is moved twice."""
@@ -142,23 +147,18 @@ class _GroupedGemm(_Base):
         return GroupedGEMM(m=m, n=n, k=k, groups=groups)
 
 
-class _SDPA(_Base):
+class _SDPA(_Counted):
     category = "SDPA_fwd"
 
-    def flops(self) -> Any:
-        return self._own.flops()
-
     def bytes(self, bytes_per_element: Any = None) -> Any:
-        own = self._own.hbm_bytes()
-        if bytes_per_element is None or own is None:
-            return own
-        return own / DType.BF16.width_bytes * bytes_per_element
-
-    def flops_bwd(self) -> Any:
-        return self._own.backward().flops()
+        return self._moved(self._own, bytes_per_element)
 
     def bytes_bwd(self, bytes_per_element: Any = None) -> Any:
-        own = self._own.backward().hbm_bytes()
+        return self._moved(self._own.backward(), bytes_per_element)
+
+    @staticmethod
+    def _moved(model: Any, bytes_per_element: Any) -> Any:
+        own = model.hbm_bytes()
         if bytes_per_element is None or own is None:
             return own
         return own / DType.BF16.width_bytes * bytes_per_element
@@ -203,27 +203,20 @@ class _BinaryElementwise(_UnaryElementwise):
     types = "dtype_in1_in2_out"
 
 
-class _Normalization(_UnaryElementwise):
+class _Normalization(_Counted, _UnaryElementwise):
     category = "NORM_fwd"
     has_bias = is_affine = is_training = True
-
-    def flops(self) -> Any:
-        return self._own.flops()
 
     def bytes(self) -> Any:
         return self._own.hbm_bytes()
 
-    def flops_func_bwd(self, *_: Any) -> Any:
-        return self._own.backward().flops()
-
-    def bytes_func_bwd(self, *_: Any) -> Any:
-        return self._own.backward().hbm_bytes()
-
-    def flops_bwd(self) -> Any:
-        return self._own.backward().flops()
-
     def bytes_bwd(self, *_: Any) -> Any:
         return self._own.backward().hbm_bytes()
+
+    def flops_func_bwd(self, *_: Any) -> Any:
+        return self.flops_bwd()
+
+    bytes_func_bwd = bytes_bwd
 
     @property
     def _own(self) -> Normalization:
@@ -277,12 +270,10 @@ def extract_sdpa_cfg(q: Sequence[int], k: Sequence[int], v: Sequence[int], order
     }  # fmt: skip
 
 
-#: By their names in the package, which are the classes' own behind the underscore.
+#: By their names in the package.
 _STAND_INS: Mapping[str, Any] = {
-    **{
-        kind.__name__.removeprefix("_"): kind
-        for kind in (_GEMM, _GroupedGemm, _SDPA, _UnaryElementwise, _BinaryElementwise, _Normalization, _EPComm)
-    },
+    "GEMM": _GEMM, "GroupedGemm": _GroupedGemm, "SDPA": _SDPA, "UnaryElementwise": _UnaryElementwise,
+    "BinaryElementwise": _BinaryElementwise, "Normalization": _Normalization, "EPComm": _EPComm,
     "name2bpe": name2bpe, "torch_dtype_map": torch_dtype_map, "extract_sdpa_cfg": extract_sdpa_cfg,
     "parse_bool": lambda value: str(value).strip().lower() in ("true", "1"),
     "op_to_perf_model_class_map": {}, "dict_cat2names": defaultdict(list), "dict_base_class2category": {},
@@ -449,7 +440,10 @@ def _reader(kind: Callable[..., Any], category: str) -> Callable[[OpSignature], 
             operations=_number(made.flops()),
             moved_bytes=_number(made.bytes()),
             dtype=_computed_in(op, made),
-            details=tuple((str(k), _shown(v)) for k, v in details.items()) if isinstance(details, Mapping) else (),
+            details=tuple(
+                (str(k), v if v is None or isinstance(v, bool | int | float | str) else repr(v))
+                for k, v in (details.items() if isinstance(details, Mapping) else ())
+            ),
             made=made,
         )
 
@@ -520,19 +514,16 @@ def _number(value: Any) -> int | float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _shown(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
-
-
 def event_of(op: OpSignature) -> dict[str, Any]:
     """A recorded call as that package hands it to a class: an event of the trace, its arguments as lists."""
     args: dict[str, Any] = dict(op.attributes)
     recorded = (op.shapes, op.dtypes, op.strides, op.scalars)
     for key, value in zip(("Input Dims", "Input type", "Input Strides", "Concrete Inputs"), recorded, strict=True):
         if value is not None:
-            args[key] = _as_lists(value)
+            args[key] = as_lists(value)
     return {"name": op.name, "cat": "cpu_op", "ph": "X", "args": args, "kernel_details": [], "kernel_names": []}
 
 
-def _as_lists(value: Any) -> Any:
-    return [_as_lists(each) for each in value] if isinstance(value, tuple) else value
+def as_lists(value: Any) -> Any:
+    """Lists in place of tuples, at any depth."""
+    return [as_lists(each) for each in value] if isinstance(value, list | tuple) else value

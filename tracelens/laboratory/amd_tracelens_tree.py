@@ -20,6 +20,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.added_ops import forward_rows, rows_of_ops
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.extensions import TREE_HOOK, TimeLimitError, time_limit
+from tracelens.laboratory.amd_tracelens import as_lists
 from tracelens.registry import Claim
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.narrow_columns import Column
@@ -61,7 +62,7 @@ class ForeignTree:
         self.cpu_root_nodes: list[int] = []
         for uid, row in enumerate(self.rows):
             event = made_event(table, row)
-            event["args"] = {key: _as_lists(value) for key, value in event["args"].items()}
+            event["args"] = {key: as_lists(value) for key, value in event["args"].items()}
             event |= {"UID": uid, "t_end": event["ts"] + event["dur"], "tree": True}
             self.events.append(event)
             self.events_by_uid[uid] = event
@@ -143,8 +144,15 @@ def with_hooks(trace: Trace, catalog: Catalog) -> tuple[Trace, Counter[str]]:
     left: Counter[str] = Counter()
     for claim in catalog.tree_hooks.values():
         tree = ForeignTree(trace, forward_rows(trace, catalog))
-        if _ran(claim, tree, catalog):
-            trace = _taken_over(trace, tree, catalog, left)
+        if not _ran(claim, tree, catalog):
+            continue
+        table, signatures = trace.table, _changed_calls(trace.table, tree, catalog)
+        added = _added(trace, tree, catalog, left)
+        if signatures:
+            table = _renamed(table, signatures)
+        if len(added):
+            table = with_rows(table, added)
+        trace = trace if table is trace.table else Trace.of(table)
     return trace, left
 
 
@@ -158,16 +166,6 @@ def _ran(claim: Claim, tree: ForeignTree, catalog: Catalog) -> bool:
     return True
 
 
-def _taken_over(trace: Trace, tree: ForeignTree, catalog: Catalog, left: Counter[str]) -> Trace:
-    table, signatures = trace.table, _changed_calls(trace.table, tree, catalog)
-    added = _added(trace, tree, catalog, left)
-    if signatures:
-        table = _renamed(table, signatures)
-    if len(added):
-        table = with_rows(table, added)
-    return trace if table is trace.table else Trace.of(table)
-
-
 def _changed_calls(table: TraceTable, tree: ForeignTree, catalog: Catalog) -> dict[int, OpSignature]:
     """Row -> the call that it is now, of ops whose names or recorded arguments changed; other arguments are noted."""
     changed: dict[int, OpSignature] = {}
@@ -176,7 +174,7 @@ def _changed_calls(table: TraceTable, tree: ForeignTree, catalog: Catalog) -> di
         if table.kind[row] != Kind.CPU_OP or event is None:
             continue
         recorded, args = made_event(table, row), event.get("args") or {}
-        before = {key: _as_lists(value) for key, value in recorded["args"].items()}
+        before = {key: as_lists(value) for key, value in recorded["args"].items()}
         was_called = (recorded["name"], *(before.get(key) for key in ARGUMENT_KEYS))
         if (event.get("name"), *(args.get(key) for key in ARGUMENT_KEYS)) != was_called:
             changed[row] = _signature(event, table.signature_of(row).attributes)
@@ -254,7 +252,3 @@ def _launches(tree: ForeignTree, event: dict[str, Any], recorded: int) -> Ints |
     siblings = tree.trace.tree.children(above) if above >= 0 else rows
     at = np.flatnonzero(siblings == rows[0])
     return rows if len(at) and np.array_equal(siblings[at[0] : at[0] + len(rows)], rows) else None
-
-
-def _as_lists(value: Any) -> Any:
-    return [_as_lists(each) for each in value] if isinstance(value, list | tuple) else value

@@ -142,11 +142,8 @@ class PaperRules(Record, frozen=True, kw_only=True):
         """The first candidate, an operation per row; ``forward_s`` and ``backward_s`` add up to the step."""
         one = candidates.take(np.array([0]))
         keys = {name: getattr(one, name) for name in LAYER_KEYS}
-        times = {
-            name: float(value[0])
-            for name, value in self.table(one, global_batch=global_batch).items()
-            if name in ("t_pp_comm", "t_bubble", "t_dp_comm")
-        }
+        table = self.table(one, global_batch=global_batch)
+        times = {name: float(table[name][0]) for name in ("t_pp_comm", "t_bubble", "t_dp_comm")}
         layers = self.shape.depth // int(one.pp[0])
         repeats = layers * (global_batch // int(one.dp[0]) // int(one.micro_batch[0]))
         rows = []
@@ -258,6 +255,7 @@ class PaperRules(Record, frozen=True, kw_only=True):
             scatter = CollectiveVolume("reduce_scatter", "m1", x * e * ELEMENT_GB)
         fc2_bias = {"1d": (x, e), "2d-seqp": (b * (rows_each // m1), e), "2d": (x, e // m1)}[self.strategy]
         vproj_bias = (x, e) if self.strategy == "1d" else (x, e // m1)
+        attention = {"fused": self._fused, "summa": self._summa_attention}.get(self.attention, self._unfused)
         return [
             product("fc1", e, f, "columns", keys),
             _bias("fc1_bias", x, f // m1),
@@ -273,7 +271,7 @@ class PaperRules(Record, frozen=True, kw_only=True):
             _layernorm("ln1", norm_rows, norm_width, gather, scatter),
             _layernorm("ln2", norm_rows, norm_width, gather, scatter),
             product("qkv", e, 3 * e, "columns", keys),
-            *self._attention(keys),
+            *attention(keys),
             product("vproj", e, e, "rows", keys),
             _bias("vproj_bias", *vproj_bias),
         ]  # fmt: skip
@@ -325,18 +323,11 @@ class PaperRules(Record, frozen=True, kw_only=True):
             backward=_Pass(tflop=backward_tflop, hbm_gb=2 * hbm_gb, blocks=blocks, messages=sets + reductions),
         )
 
-    def _attention(self, keys: Mapping[str, Any]) -> list[_Op]:
-        if self.attention == "fused":
-            return [self._fused(keys)]
-        return self._summa_attention(keys) if self.attention == "summa" else self._unfused(keys)
-
-    def _fused(self, keys: Mapping[str, Any]) -> _Op:
+    def _fused(self, keys: Mapping[str, Any]) -> list[_Op]:
         """Fused attention; the softmax' flops are scaled up to the matrix engine, on which all of it is timed."""
         m1, m2, b = keys["m1"], keys["m2"], keys["micro_batch"]
-        seq = self.shape.sequence
-        q = self.shape.hidden // self.shape.heads
-        heads = self.shape.heads // m1
-        rows = seq // m2
+        seq, q = self.shape.sequence, self.shape.hidden // self.shape.heads
+        heads, rows = self.shape.heads // m1, seq // m2
         slowdown = self.system.matrix_tflops_s / self.system.vector_tflops_s
         x, y = b * heads * rows, b * heads * seq
         softmax = slowdown * (2 * x * seq + x * (seq - 1))
@@ -346,21 +337,18 @@ class PaperRules(Record, frozen=True, kw_only=True):
         stored = 4 * x * q + 2 * x
         volume_gb = np.where(m2 > 1, 2 * b * heads * seq * q * ELEMENT_GB, 0.0)
         gather, scatter = (CollectiveVolume(kind, "m2", volume_gb) for kind in ("all_gather", "reduce_scatter"))
-        return _Op(
-            name="attention",
-            is_matrix=True,
-            stored_gb=stored * ELEMENT_GB,
-            forward=_Pass(
-                tflop=(scores + softmax + dropout + values) * TFLOP,
-                hbm_gb=(2 * x * q + 2 * y * q + x) * ELEMENT_GB,
-                messages=(gather,),
-            ),
-            backward=_Pass(
-                tflop=(2 * scores + values + 2 * keys_values + softmax + softmax_backward + 2 * dropout) * TFLOP,
-                hbm_gb=(2 * y * q + 2 * x * q + stored) * ELEMENT_GB,
-                messages=(gather, scatter),
-            ),
+        forward = _Pass(
+            tflop=(scores + softmax + dropout + values) * TFLOP,
+            hbm_gb=(2 * x * q + 2 * y * q + x) * ELEMENT_GB,
+            messages=(gather,),
         )
+        backward = _Pass(
+            tflop=(2 * scores + values + 2 * keys_values + softmax + softmax_backward + 2 * dropout) * TFLOP,
+            hbm_gb=(2 * y * q + 2 * x * q + stored) * ELEMENT_GB,
+            messages=(gather, scatter),
+        )
+        kept = stored * ELEMENT_GB
+        return [_Op(name="attention", is_matrix=True, stored_gb=kept, forward=forward, backward=backward)]
 
     def _unfused(self, keys: Mapping[str, Any]) -> list[_Op]:
         """The same work as products, softmax and dropout of their own, whose scores go through memory.
@@ -478,10 +466,8 @@ def _dropout(name: str, elements: Any) -> _Op:
 
 def _layernorm(name: str, rows: Any, width: Any, gather: CollectiveVolume, scatter: CollectiveVolume) -> _Op:
     x = rows * width
-    forward, backward = (
-        _vector(9 * x, 2 * x + 2 * rows + 2 * width),
-        _vector(8 * x + 4 * rows * (width - 1), 5 * x + 2 * width),
-    )
+    forward = _vector(9 * x, 2 * x + 2 * rows + 2 * width)
+    backward = _vector(8 * x + 4 * rows * (width - 1), 5 * x + 2 * width)
     forward.messages, backward.messages = (gather,), (scatter,)
     return _Op(
         name=name, is_matrix=False, forward=forward, backward=backward,
@@ -541,14 +527,11 @@ class Layer(Record, frozen=True, kw_only=True):
         keys = self._keys()
         return tuple(
             Operation(
-                name=op.name,
-                forward=self._figures(op, op.forward, keys),
-                backward=self._figures(op, op.backward, keys),
-                weights_gb=_first(op.weights_gb),
-                stored_gb=_first(op.stored_gb),
+                op.name, self._figures(op, op.forward, keys), self._figures(op, op.backward, keys),
+                _first(op.weights_gb), _first(op.stored_gb),
             )
             for op in self.rules._ops(keys)
-        )
+        )  # fmt: skip
 
     def __getitem__(self, name: str) -> Operation:
         """UsageError for a name that the layer does not have."""
@@ -586,13 +569,11 @@ class Layer(Record, frozen=True, kw_only=True):
         """A DataFrame, an operation per row."""
         import pandas as pd
 
+        names = ("tflop", "hbm_gb", "compute_s", "memory_s", "communication_s", "seconds")
         rows = [
             {"op": op.name, "weights_gb": op.weights_gb, "stored_gb": op.stored_gb}
-            | {
-                f"{side}_{name}": getattr(one, name)
-                for side, one in (("forward", op.forward), ("backward", op.backward))
-                for name in ("tflop", "hbm_gb", "compute_s", "memory_s", "communication_s", "seconds")
-            }
+            | {f"forward_{name}": getattr(op.forward, name) for name in names}
+            | {f"backward_{name}": getattr(op.backward, name) for name in names}
             for op in self.operations
         ]
         return pd.DataFrame(rows).set_index("op")

@@ -47,11 +47,7 @@ from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 
 #: Whose kernels' efficiencies the paper's devices have under the corrected rules.
 _LIKE = {"A100": "a100-sxm-80gb", "H200": "h200-sxm", "B200": "b200", "B200-next": "b200"}
-
-
 _SOURCE = "arXiv 2410.00273 (transformer-perf-estimates config-*.json)"
-
-
 _ALGORITHMS = (
     "all_gather/ring", "reduce_scatter/ring", "all_reduce/ring", "broadcast/ring", "reduce/ring", "all_to_all/direct",
     "send/p2p",
@@ -300,22 +296,14 @@ def _tier(link: TierLink, share: float) -> LinkTier:
 
 
 _FIGURE, _SHARE = Number(least=1e-9, most=1e9), Number(least=1e-9, most=1)
-
-
 _RANKS = Number(least=1, most=1 << 20, whole=True)
-
-
 #: Figure of a system -> its key in the JSON file; rates TFLOP/s and GB/s, capacity GB, latencies s.
 _KEYS = {
     "matrix_tflops_s": "matrix_flops_fp16", "vector_tflops_s": "vector_flops_fp16", "hbm_gb_s": "hbm_bandwidth",
     "hbm_gb": "hbm_capacity",
 }  # fmt: skip
-
-
 #: Where its code looks for the fits that ``"empirical": true`` asks for.
 _FITS = Path("measurements/comm/nccl-benchmark-21209538.out")
-
-
 _WORDS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 
 
@@ -382,11 +370,10 @@ def _counted(key: str, prefix: str) -> int:
 def system_json(system: PaperSystem) -> str:
     """The system as ``read_system`` and the published code read it."""
     links = {"nvlink": system.fast, "ib": system.slow}
+    figures = {"bandwidth": "gb_s", "eff": "efficiency", "latency": "latency_s"}
     document = {
         **{key: getattr(system, name) for name, key in _KEYS.items()},
-        **{f"{name}_bandwidth": link.gb_s for name, link in links.items()},
-        **{f"{name}_eff": link.efficiency for name, link in links.items()},
-        **{f"{name}_latency": link.latency_s for name, link in links.items()},
+        **{f"{name}_{key}": getattr(links[name], field) for key, field in figures.items() for name in links},
         "nvlink_size": system.domain, "nic_factor": system.nic_factor, "empirical": False, "summa_nb": 4,
         "element_size": 2e-09, "mask_element_size": 1e-09, "flops_units": 1e-12,
     }  # fmt: skip
@@ -466,7 +453,8 @@ def enumerate_candidates(
         _block(shape, strategy, (n, n // (m1 * m2 * pp), m1, m2, pp), global_batch, domain)
         for n in gpu_counts
         for m1, m2 in _grids(shape, strategy, n)
-        for pp in _stages(shape, n, m1 * m2)
+        for pp in divisors(min(n // (m1 * m2), shape.depth))
+        if n % (m1 * m2 * pp) == 0 and shape.depth % pp == 0
     ]
     rows = np.concatenate([p for p in parts if len(p)] or [np.empty((0, 11), np.int64)])
     return Candidates(**{name: rows[:, i].copy() for i, name in enumerate(Candidates.__struct_fields__)})
@@ -486,12 +474,6 @@ def _grids(shape: Shape, strategy: Strategy, n: int) -> Iterator[tuple[int, int]
                 continue
             if e // m1 >= MIN_SHARD and seq // m2 >= MIN_SHARD:
                 yield m1, m2
-
-
-def _stages(shape: Shape, n: int, tp: int) -> Iterator[int]:
-    for pp in divisors(min(n // tp, shape.depth)):
-        if n % (tp * pp) == 0 and shape.depth % pp == 0:
-            yield pp
 
 
 def _block(

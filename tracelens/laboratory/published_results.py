@@ -76,27 +76,19 @@ def read_results(path: Path) -> pd.DataFrame:
         for nvs, _, _, counts, configs in _unpickled(path):
             for gpus, found in zip(counts, configs, strict=False):
                 for rank, (throughput, memory, configuration, statistics) in enumerate(found):
-                    rows.append(
-                        {"nvs": int(nvs), "n_gpus": int(gpus), "rank": rank, "throughput": float(throughput)}
-                        | {
-                            str(key): _number(key, value)
-                            for key, value in (*statistics.items(), *configuration.items())
-                        }
-                        | {"mem": float(memory)}
-                    )
+                    row = {"nvs": int(nvs), "n_gpus": int(gpus), "rank": rank, "throughput": float(throughput)}
+                    for key, value in (*statistics.items(), *configuration.items()):
+                        if not isinstance(value, int | float | np.number):
+                            said = f"{str(key)[:40]!r} of a configuration is {str(value)[:40]!r}"
+                            raise ValueError(f"{said}, no number")
+                        row[str(key)] = value
+                    rows.append(row | {"mem": float(memory)})
     frame = pd.DataFrame(rows)
     if not len(frame):
         raise InputError(f"{path} is not {_WHAT}: it has no configuration")
-    renamed = {"nv_tp": "nv_tp1"}
-    frame = frame.rename(columns={old: new for old, new in renamed.items() if new not in frame})
+    if "nv_tp1" not in frame:
+        frame = frame.rename(columns={"nv_tp": "nv_tp1"})
     return frame if "tp1" in frame or "tp" not in frame else frame.assign(tp1=frame["tp"], tp2=1)
-
-
-def _number(key: object, value: object) -> object:
-    """The value; ValueError unless it is a number, as all that is published is."""
-    if isinstance(value, int | float | np.number):
-        return value
-    raise ValueError(f"{str(key)[:40]!r} of a configuration is {str(value)[:40]!r}, no number")
 
 
 def _unpickled(path: Path) -> Sequence[Any]:
