@@ -169,6 +169,10 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
     batch = next((name for name in ("concurrency", "batch_in_flight", "batch_size") if not is_blank(row.get(name))), "")
     if is_batch := batch == "batch_in_flight":
         row |= _of_batch(row, where)
+    date = None
+    with contextlib.suppress(ValueError):
+        date = datetime.date.fromisoformat(_name(row, "date")[:10])
+    is_inferencex = _name(row, "source").startswith(INFERENCEX)
     return ServingPoint(
         model=_name(row, "model_path"),
         system=_name(row, "system"),
@@ -177,15 +181,16 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         output_tokens=_length(row, whole, "osl"),
         concurrency=whole(batch or "concurrency"),
         is_batch=is_batch,
-        is_known=_name(row, "source").startswith(INFERENCEX) or not is_blank(row.get("energy_per_token_joules")),
-        per_user=PER_USER if _name(row, "source").startswith(INFERENCEX) else 0,
+        is_known=is_inferencex or not is_blank(row.get("energy_per_token_joules")),
+        per_user=PER_USER if is_inferencex else 0,
         is_median=_name(row, "stat").lower() == "median",
         recv_interval=whole("recv_interval", 0) or _recv_interval(row, whole(batch or "concurrency")),
         **pools,
         engine=_name(row, "backend"),
         further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
-        spread=_spread(row, whole),
-        date=_day(_name(row, "date")),
+        # ``osl`` is the upper end of lengths whose mean a row says
+        spread=min(max(whole("osl") / _length(row, whole, "osl") - 1, 0.0), 1.0),
+        date=date,
     )
 
 
@@ -264,19 +269,6 @@ def _length(row: Mapping[str, Any], whole: Callable[[str], int], name: str) -> i
     return whole(name) if is_blank(mean) else max(1, round(_MEAN.of(mean, f"{name}_actual_mean")))
 
 
-def _spread(row: Mapping[str, Any], whole: Callable[[str], int]) -> float:
-    """``isl`` and ``osl`` are the upper ends of lengths whose mean a row says."""
-    most, mean = whole("osl"), _length(row, whole, "osl")
-    return min(max(most / mean - 1, 0.0), 1.0)
-
-
-def _day(said: str) -> datetime.date | None:
-    try:
-        return datetime.date.fromisoformat(said[:10])
-    except ValueError:
-        return None
-
-
 def engine_name(point: ServingPoint) -> str:
     """The file of the point's engine."""
     return engines.engine_name(point.engine, system_of(point.system)[0].device)
@@ -316,7 +308,7 @@ class PointSimulator:
         return self.estimates([point])[0]
 
     def estimates(self, points: Sequence[ServingPoint]) -> list[PointEstimate]:
-        """One of each point. Batches on one deployment are priced together."""
+        """One of each point, or a reason. Batches on one deployment are priced together."""
         alike: dict[tuple[object, ...], list[int]] = {}
         for at, point in enumerate(points):
             if point.is_batch:
@@ -325,20 +317,16 @@ class PointSimulator:
         for places in alike.values():
             batches = [points[at] for at in places]
             with contextlib.suppress(TracelensError):
-                drawn |= zip(
-                    places, batch_energy(batches, self.cost(batches[0]).released(batches[0].date)), strict=True
-                )
-        found = [self._estimate(point) for point in points]
-        return [
-            each if each.itl_ms is None else dataclasses.replace(each, **drawn.get(at, {}))
-            for at, each in enumerate(found)
-        ]
-
-    def _estimate(self, point: ServingPoint) -> PointEstimate:
-        try:
-            return self._simulated(point)
-        except TracelensError as error:
-            return PointEstimate(reason=str(error))
+                cost = self.cost(batches[0]).released(batches[0].date)
+                drawn |= zip(places, batch_energy(batches, cost), strict=True)
+        found = []
+        for at, point in enumerate(points):
+            try:
+                each = self._simulated(point)
+            except TracelensError as error:
+                each = PointEstimate(reason=str(error))
+            found.append(each if each.itl_ms is None else dataclasses.replace(each, **drawn.get(at, {})))
+        return found
 
     def _simulated(self, point: ServingPoint) -> PointEstimate:
         cost = self.cost(point).released(point.date)
@@ -412,13 +400,13 @@ class PointSimulator:
 
 def _ranged(found: PointEstimate, served: Deployment, point: ServingPoint) -> PointEstimate:
     """With the intervals of what the point is like."""
+    ends: dict[str, Any] = {}
     for name, of in (("tpot_ms", "residuals"), ("itl_ms", "residuals"), ("ttft_ms", "first_residuals")):
         value = getattr(found, name)
         spans = served.spans(of, is_apart=bool(point.prefill_replicas), is_known=point.is_known)
         if value is not None and spans is not None:
-            ends = {f"{name}_low": value / spans.most, f"{name}_high": value * spans.most}
-            found = dataclasses.replace(found, **ends)
-    return found
+            ends |= {f"{name}_low": value / spans.most, f"{name}_high": value * spans.most}
+    return dataclasses.replace(found, **ends)
 
 
 def median_step(point: ServingPoint, cost: StepCost) -> tuple[Mix, int]:
@@ -527,7 +515,9 @@ def _energy_figures(joules: float, power_w: float) -> dict[str, Any]:
 def batch_energy(points: Sequence[ServingPoint], cost: StepCost) -> list[dict[str, Any]]:
     """Of batches on one deployment, the figures of ``steady_energy``. Fills the tables of ``cost`` for all of them."""
     steps, batches = [_steps_of_batch(point, cost) for point in points], [point.concurrency for point in points]
-    _foresee(cost, batches, [*(step for _, step, _ in steps), *(median_step(point, cost)[0] for point in points)])
+    mixed = [*(step for _, step, _ in steps), *(median_step(point, cost)[0] for point in points)]
+    counts = [(tokens, cost.busiest(tokens, chunks, batch)) for tokens, chunks, *_, batch, _ in mixed if chunks]
+    cost.foresee(batches, counts, [rows for _, _, rows, *_ in mixed], longest=1)
     constants, devices = power_constants(cost.system.device), cost.deployment.parallelism.devices
     if constants is None:
         return [{} for _ in points]
@@ -541,12 +531,6 @@ def batch_energy(points: Sequence[ServingPoint], cost: StepCost) -> list[dict[st
         _energy_figures(float(energy), float(watts))
         for energy, watts in zip(power_w * step_s / batches, power_w / devices, strict=True)
     ]
-
-
-def _foresee(cost: StepCost, batches: Sequence[int], mixed: Sequence[Mix]) -> None:
-    """Fills tables for steps of ``batches`` that decode alone, and for ``mixed`` ones."""
-    counts = [(tokens, cost.busiest(tokens, chunks, batch)) for tokens, chunks, *_, batch, _ in mixed if chunks]
-    cost.foresee(batches, counts, [rows for _, _, rows, *_ in mixed], longest=1)
 
 
 def _steps_of_batch(point: ServingPoint, cost: StepCost) -> tuple[Mix, Mix, float]:
@@ -579,15 +563,15 @@ def estimated(
 ) -> Iterator[PointEstimate]:
     """An estimate per row, in order."""
     simulator = PointSimulator(engine, backend=backend, engine_named=engine_named)
-    points, reasons = [], {}
+    points: list[ServingPoint | str] = []
     for place, row in enumerate(rows, FIRST_ROW):
         try:
             points.append(point_of(row, f"row {place}: "))
         except (UsageError, InputError) as error:
-            reasons[place] = str(error)
-    found = iter(simulator.estimates(points))
-    for place in range(FIRST_ROW, FIRST_ROW + len(rows)):
-        yield PointEstimate(reason=reasons[place]) if place in reasons else next(found)
+            points.append(str(error))
+    found = iter(simulator.estimates([point for point in points if not isinstance(point, str)]))
+    for point in points:
+        yield PointEstimate(reason=point) if isinstance(point, str) else next(found)
 
 
 def batch(
@@ -599,11 +583,9 @@ def batch(
         estimated([dict(row) for _, row in frame.iterrows()], engine, backend=backend, engine_named=engine_named)
     )
     states_batch = any(HEADINGS.name(name) == "batch_in_flight" for name in frame.columns)
-    for name in GAP_ESTIMATES if states_batch else ESTIMATES:
+    has_energy = any(each.power_w_gpu is not None for each in found)
+    for name in (*(GAP_ESTIMATES if states_batch else ESTIMATES), *(ENERGY_ESTIMATES if has_energy else ())):
         frame[name] = [getattr(each, name.removesuffix("_est")) for each in found]
-    if any(each.power_w_gpu is not None for each in found):
-        for name in ENERGY_ESTIMATES:
-            frame[name] = [getattr(each, name.removesuffix("_est")) for each in found]
     frame["reason"] = [each.reason for each in found]
     write_whole(output, frame_csv(frame))
     return len(frame), sum(not each.reason for each in found)

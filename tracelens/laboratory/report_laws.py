@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +20,6 @@ from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import Recorder
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _NUMBER = re.compile(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|kB|MB|GB/s|GB)(?!\w))?")
 #: What a printed unit is of the unit that a figure is kept in.
@@ -122,8 +117,8 @@ def parts_of_the_window_add_up(analysis: Analysis, summary: Summary) -> Iterator
 
 def idle_causes_add_up_to_idle_time(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """Every idle nanosecond has one cause."""
-    if device_timeline.IDLE_CAUSES_TITLE in analysis.frames:
-        caused = float(analysis.frames[device_timeline.IDLE_CAUSES_TITLE]["idle_us"].sum())
+    if (causes := analysis.frames.get(device_timeline.IDLE_CAUSES_TITLE)) is not None:
+        caused = float(causes["idle_us"].sum())
         idle = analysis.timeline.idle_ns / NS_PER_US
         if not math.isclose(caused, idle, rel_tol=_FLOAT, abs_tol=1e-6):
             yield f"causes explain {caused} of {idle} us"
@@ -135,10 +130,9 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
     The typical step's, as the timeline draws them, are part of them, or all without steps; of these again the critical
     path's, all of them where all that ran in the step was launched in the analyzed steps.
     """
-    drawn = analysis.step_idle
-    if device_timeline.IDLE_CAUSES_TITLE not in analysis.frames or drawn is None:
+    drawn, rows = analysis.step_idle, analysis.frames.get(device_timeline.IDLE_CAUSES_TITLE)
+    if rows is None or drawn is None:
         return
-    rows = analysis.frames[device_timeline.IDLE_CAUSES_TITLE]
     sheet = _ns_by(rows["cause"], rows["idle_us"])
     if summary.busy is not None:
         whole_ns = analysis.timeline.total_ns
@@ -148,8 +142,7 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
     step = drawn.by_cause
     if not _is_part(step, sheet) or (not analysis.selected_steps and step != sheet):
         yield f"{step} ns in the step's timeline, {sheet} in idle_causes"
-    if "critical_path" in analysis.frames:
-        rows = analysis.frames[device_timeline.CRITICAL_PATH_TITLE]
+    if (rows := analysis.frames.get(device_timeline.CRITICAL_PATH_TITLE)) is not None:
         rows = rows[rows["kind"].str.startswith(IDLE)]
         path = _ns_by(rows["kind"].str.removeprefix(IDLE), rows["time_us"])
         if not _is_part(path, step) or (not analysis.excluded and path != step):
@@ -158,9 +151,9 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
 
 def the_critical_path_is_within_the_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """Its rows add up to the time of the step that they speak of, and its kinds to no more."""
-    if device_timeline.CRITICAL_PATH_TITLE not in analysis.frames:
+    rows, times = analysis.frames.get(device_timeline.CRITICAL_PATH_TITLE), analysis.step_times
+    if rows is None:
         return
-    rows, times = analysis.frames[device_timeline.CRITICAL_PATH_TITLE], analysis.step_times
     number, path_us = rows["step"].dropna().tolist(), float(rows["time_us"].sum())
     pairs = zip(times.steps, times.duration_ns.tolist(), strict=True)
     spans = [ns for step, ns in pairs if [step.number] == number[:1]]
@@ -210,24 +203,19 @@ def evidence_stands_in_its_sheet(analysis: Analysis, summary: Summary) -> Iterat
     for finding in summary.findings:
         for proof in finding.evidence:
             frame = analysis.frames.get(proof.sheet)
-            if frame is None or not _has(frame, proof.row):
+            fits = np.ones(0 if frame is None else len(frame), bool)
+            for key, value in () if frame is None else proof.row.items():
+                fits &= (frame[key].isna() if value is None else frame[key] == value).to_numpy(bool)
+            if not fits.any():
                 yield f"{finding.id}: {proof.sheet} has no row {dict(proof.row)}"
-
-
-def _has(frame: pd.DataFrame, row: Mapping[str, object]) -> bool:
-    fits = np.ones(len(frame), bool)
-    for key, value in row.items():
-        fits &= (frame[key].isna() if value is None else frame[key] == value).to_numpy(bool)
-    return bool(fits.any())
 
 
 def what_keeps_the_gpu_idle_is_a_cause_of_its_sheet(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """A finding on idle time names causes that have at least that time in the sheet of causes."""
     causes, steps = analysis.frames.get(device_timeline.IDLE_CAUSES_TITLE), max(1, len(analysis.complete_steps))
     for finding in summary.findings:
-        named = {
-            str(proof.row["cause"]) for proof in finding.evidence if proof.sheet == device_timeline.IDLE_CAUSES_TITLE
-        }
+        proofs = (each for each in finding.evidence if each.sheet == device_timeline.IDLE_CAUSES_TITLE)
+        named = {str(proof.row["cause"]) for proof in proofs}
         if not named or causes is None or finding.time_us is None:
             continue
         idle_us = float(causes.loc[causes["cause"].isin(named), "idle_us"].sum()) / steps
@@ -277,8 +265,10 @@ def the_steps_time_is_divided_among_the_table(analysis: Analysis, summary: Summa
 
 def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """The tables that speak of all kernels have the same sums by category: the time of the events that are of it."""
-    if perf_summary.KERNEL_SUMMARY_TITLE not in analysis.frames:
+    kernels = analysis.frames.get(perf_summary.KERNEL_SUMMARY_TITLE)
+    if kernels is None:
         return
+    ops = analysis.frames[perf_summary.OPS_SUMMARY_BY_CATEGORY_TITLE]
     activity, category = analysis.activity, analysis.event_category
     took: dict[str, int] = {}
     outside: set[str] = set()
@@ -286,10 +276,6 @@ def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary
     for text, ns, collective in zip(*columns, strict=True):
         took[text] = took.get(text, 0) + ns
         outside |= {text} if collective else set()
-    kernels, ops = (
-        analysis.frames[perf_summary.KERNEL_SUMMARY_TITLE],
-        analysis.frames[perf_summary.OPS_SUMMARY_BY_CATEGORY_TITLE],
-    )
     sums = kernels.groupby("category")["duration_us_sum"].sum()
     by_kernel = {str(text): float(us) for text, us in sums.items()}
     by_op = {str(text): float(us) for text, us in zip(ops["category"], ops["direct_us_sum"], strict=True)}

@@ -8,6 +8,7 @@ open is settled by its framework's file, else by rules that ``ProjectedRow.assum
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -61,33 +62,24 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
     in_tokens = ""
     for name in HEADINGS.first(row):
         named = HEADINGS.name(name)
-        text = _cell(name, named, str(row[name] or "").strip())
+        text = str(row[name] or "").strip()
+        if named not in _NAMES and (is_unsaid(text) or (named in _NONE_IN and text.lower() in _NONE)):
+            text = ""
+        if "zero" in name.lower() and text in ("0", "1", "2", "3"):
+            text = f"zero{text}"
         if named == "gbs" and "tok" in f"{name} {text}".lower():
             in_tokens, text = text, ""
         if not made.get(named):
             made[named] = text
     _count_apart(made)
     if in_tokens and not made.get("gbs"):
-        made["gbs"] = _sequences(in_tokens, made.get("seq_len", ""))
+        made["gbs"] = in_tokens
+        with contextlib.suppress(ValueError, ZeroDivisionError):
+            made["gbs"] = f"{float(number(in_tokens)) / float(number(made.get('seq_len', ''))):.0f}"
     for degree, value in _DEGREE.findall(made.get("layout", "")):
         name = {"fsdp": "fsdp_shard", "vpp": "vp"}.get(degree.lower(), degree.lower())
         made[name] = made.get(name) or value
     return made
-
-
-def _cell(heading: str, named: str, text: str) -> str:
-    """What it says; nothing where that is elsewhere."""
-    if named not in _NAMES and (is_unsaid(text) or (named in _NONE_IN and text.lower() in _NONE)):
-        return ""
-    return f"zero{text}" if "zero" in heading.lower() and text in ("0", "1", "2", "3") else text
-
-
-def _sequences(tokens: str, length: str) -> str:
-    """A batch in tokens as sequences of ``length``; as it is where that is none."""
-    try:
-        return f"{float(number(tokens)) / float(number(length)):.0f}"
-    except (ValueError, ZeroDivisionError):
-        return tokens
 
 
 def _count_apart(made: dict[str, str]) -> None:
@@ -141,12 +133,6 @@ def graphs_of(text: str, *, has_experts: bool) -> Graphs | None:
     if not used:
         return "none" if found else None
     return "full" if "full" in used or not has_experts else "partial"
-
-
-def is_tp_overlapped(text: str) -> bool | None:
-    """Whether notes say that tensor parallelism's collectives overlap products."""
-    found = _TP_OVERLAP.search(text.lower())
-    return None if found is None else found[1] not in _OFF
 
 
 def precision_of(text: str) -> Precision | None:
@@ -272,10 +258,8 @@ class Recipe(Record, frozen=True, kw_only=True):
         )
 
     def __str__(self) -> str:
-        parts = [f"{' and '.join(self.modules)} recomputed" if self.modules else "no recomputation"]
-        parts.append(
-            {"none": "no graphs", "partial": "partial graphs", "full": "graphs of the whole step"}[self.graphs]
-        )
+        graphs = {"none": "no graphs", "partial": "partial graphs", "full": "graphs of the whole step"}[self.graphs]
+        parts = [f"{' and '.join(self.modules)} recomputed" if self.modules else "no recomputation", graphs]
         parts += ["exchanges overlapped"] if self.ep_overlap else []
         parts += [f"the last {self.bf16_layers[1]} layers in BF16"] if self.bf16_layers[1] else []
         parts += [f"activations of {self.offload_layers} layers offloaded with FSDP"] if self.offload_layers else []
@@ -501,22 +485,14 @@ def _figures(point: ProjectedRow, *, is_anchored: bool) -> dict[str, str]:
     found = point.projection
     if found is None:
         return figures
-    step_s = found.step_us / US_PER_S
-    expected = (
-        None
-        if is_anchored or point.framework is None
-        else point.framework.expected(
+    step_s, expected = found.step_us / US_PER_S, None
+    if not is_anchored and point.framework is not None:
+        expected = point.framework.expected(
             found.model, found.system, found.parallel.precision, adapted=found.parallel.lora > 0
         )
-    )
     if expected is not None:
-        bounds = {
-            "low": expected.most[0],
-            "high": expected.most[1],
-            "half_low": expected.half[0],
-            "half_high": expected.half[1],
-        }
-        figures |= {f"step_time_s_{name}": f"{step_s * share:.4f}" for name, share in bounds.items()}
+        bounds = zip(("low", "high", "half_low", "half_high"), (*expected.most, *expected.half), strict=True)
+        figures |= {f"step_time_s_{name}": f"{step_s * share:.4f}" for name, share in bounds}
     energy = energy_of(found)
     return figures | {
         "power_w_gpu_est": "" if energy is None else f"{energy.power_w:.0f}",
@@ -573,7 +549,7 @@ class Configured(Record, frozen=True, kw_only=True):
 def configuration(row: Mapping[str, str]) -> Configured:
     """The row's parallel configuration, and what was assumed. UsageError where it is none."""
     row = stated(row)
-    framework, model = _framework(row), ModelConfig.named(row["model"])
+    framework, model = Framework.load(row.get("framework", "") or "pooled"), ModelConfig.named(row["model"])
     said, recipe, assumptions = _recomputation(row, framework)
     ranks = _ranks(row)
     micro_batch, cp = _whole(row, "mbs", 1), _context(row, ranks)
@@ -611,7 +587,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         fused_loss=framework.has_fused_loss,
         lora=LORA_RANK if _is_lora(row) else 0,
         attention="unfused" if framework.attention == "unfused" else "flash",
-        wide_gathers=_gathers_wide(row, framework),
+        wide_gathers=framework.wide_by_row and "rowwise" in re.sub(r"[\s_-]", "", row.get("precision", "").lower()),
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
         **_recomputing(said, model, framework),
     )
@@ -623,19 +599,14 @@ def configuration(row: Mapping[str, str]) -> Configured:
     )
 
 
-def _gathers_wide(row: Mapping[str, str], framework: Framework) -> bool:
-    return framework.wide_by_row and "rowwise" in re.sub(r"[\s_-]", "", row.get("precision", "").lower())
-
-
 def _launched(row: Mapping[str, str], model: ModelConfig, parallel: ParallelConfig) -> ParallelConfig:
     """``parallel`` with what the row says of graphs and of overlap, in columns or in its notes."""
     said = row.get("graphs", "")
     notes = f"{said} cuda graph={said}" if said else row.get("notes", "")
     graphs = graphs_of(notes, has_experts=model.experts is not None)
-    overlapped = is_tp_overlapped(row.get("notes", ""))
-    return replace(
-        parallel, graphs=graphs or parallel.graphs, tp_overlap="none" if overlapped is False else parallel.tp_overlap
-    )
+    overlapped = _TP_OVERLAP.search(row.get("notes", "").lower())
+    is_off = overlapped is not None and overlapped[1] in _OFF
+    return replace(parallel, graphs=graphs or parallel.graphs, tp_overlap="none" if is_off else parallel.tp_overlap)
 
 
 def _ranks(row: Mapping[str, str]) -> int:
@@ -721,10 +692,6 @@ def _not_modeled(row: Mapping[str, str]) -> str | None:
         if said and read(said) is None and (name != "schedule" or row.get("pp", "1") not in ("", "1")):
             return f"{what} {said!r} is not modeled"
     return None
-
-
-def _framework(row: Mapping[str, str]) -> Framework:
-    return Framework.load(row.get("framework", "") or "pooled")
 
 
 def _is_lora(row: Mapping[str, str]) -> bool:

@@ -117,14 +117,13 @@ def errors_by_area(path: Path) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def _scores(path: Path, rows: Sequence[Mapping[object, object]], columns: ScoreColumns) -> Iterator[Score]:
-    measured, *others = (
-        _values(path, rows, name) for name in (columns.measured, columns.predicted, columns.low, columns.high)
-    )
+    names = (columns.measured, columns.predicted, columns.low, columns.high)
+    measured, predicted, low, high = (_values(path, rows, name) for name in names)
     known = np.flatnonzero(~np.isnan(measured)).tolist()
     if not known:
         raise InputError(f"{path.name}: no row has a value in {columns.measured}")
     family = np.array([str(rows[at].get(columns.family, "")) for at in known], object)
-    points = _Points(measured[known], *(each[known] for each in others), family)
+    points = _Points(measured[known], predicted[known], low[known], high[known], family)
     yield points.score(ALL, np.arange(len(known)))
     for column in dict.fromkeys(filter(None, (columns.area, columns.family))):
         groups: dict[str, list[int]] = {}

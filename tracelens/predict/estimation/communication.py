@@ -228,7 +228,8 @@ def _answered(
     usable = (table["reason"] == "").to_numpy()
     shape = [name for name in sizes if name not in ("size", "num_token", "hidden_size")]
     keys = [sized[name][usable] for name in shape]
-    for (name, *_), rows in sized[usable].groupby([names[usable], *keys]):
+    for (found, *_), rows in sized[usable].groupby([names[usable], *keys]):
+        name = str(found)
         try:
             if name not in (cluster, device) and is_file_name(name):
                 raise UsageError(f"a row of a table names a device or a cluster, not a file: {name!r}")

@@ -171,8 +171,8 @@ def _words(table: pd.DataFrame, column: str | Sequence[str], usual: str) -> np.n
 def _unanswered(kind: TableKind, dtype: str, device: HardwareSpec, backend: str) -> str:
     """Why no backend knows a row."""
     precision = precision_of(dtype)
-    is_product = kind.dtype != "kv_cache_dtype" and precision is not None and device.matrix
-    if is_product and device.rate("matrix", precision.dtype) is None:
+    is_product = kind.dtype != "kv_cache_dtype" and bool(device.matrix)
+    if is_product and precision is not None and device.rate("matrix", precision.dtype) is None:
         return f"{device.name} has no matrix units for {dtype}: its file has {', '.join(device.matrix)}"
     return f"no backend of {backend!r} has figures for {dtype} on {device.name}"
 
@@ -378,14 +378,14 @@ def _answer(
         memory_us=memory, peak_us=peak,
     )  # fmt: skip
     drawn = {} if np.isnan(row["power_w"]) else {name: float(row[name]) for name in POWER_FIGURES}
-    precision, notes = precision_of(dtype), ()
+    precision, notes = precision_of(dtype), list[str]()
     if row["backend"] == origami.Origami.name and precision is not None and isinstance(device, HardwareSpec):
-        notes = (origami.note(device, precision),)
+        notes.append(origami.note(device, precision))
     return OperationEstimate(
         device=device.name if isinstance(device, HardwareSpec) else str(device), operation=name,
         flops=float(row["flops"]), estimate=estimate if known else None,
         error_percent=None if np.isnan(row["error_percent"]) else float(row["error_percent"]),
-        measured_as=str(row["measured_as"]), reason=reason, notes=notes, power=drawn,
+        measured_as=str(row["measured_as"]), reason=reason, notes=tuple(notes), power=drawn,
         power_measured_as=str(row[POWER_BASIS]),
     )  # fmt: skip
 

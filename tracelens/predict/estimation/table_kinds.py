@@ -346,10 +346,9 @@ def _sizes(table: KernelTable, part: pd.DataFrame) -> Mapping[str, Floats]:
         sizes |= {size: values[codes] for size, values in meant(found).items()}
     if table.loads:
         # of the most loaded rank
-        loads = [slot_load(*load) for load in _load_arguments(part)]
-        found = np.array(loads).reshape(len(part), 2 + len(EXPERT_BLOCKS))
-        sizes |= {"rows": found[:, 0], "active": found[:, 1]}
-        sizes |= {f"blocks_{rows}": found[:, 2 + i] for i, rows in enumerate(EXPERT_BLOCKS)}
+        names = ("rows", "active", *(f"blocks_{rows}" for rows in EXPERT_BLOCKS))
+        loads = np.array([slot_load(*load) for load in _load_arguments(part)]).reshape(len(part), len(names))
+        sizes |= dict(zip(names, loads.T, strict=True))
     return sizes
 
 

@@ -166,13 +166,9 @@ def bottleneck(exchange: Exchange, ports: Ports) -> PortTimes:
     longest = float(busy[kind][index])
     latency = 0.0 if not longest else ports.card_us if kind.startswith("network") else ports.link_us
     return PortTimes(
-        time_us=ports.initial_us + longest + latency,
-        packets=0,
-        hottest_kind=kind,
-        hottest_index=index,
-        hottest_us=longest,
-        busy_us=busy,
-    )
+        time_us=ports.initial_us + longest + latency, packets=0, hottest_kind=kind, hottest_index=index,
+        hottest_us=longest, busy_us=busy,
+    )  # fmt: skip
 
 
 def simulate_ports(exchange: Exchange, ports: Ports) -> PortTimes:

@@ -422,8 +422,9 @@ def answer(request: Request) -> Answer:
 
 def _step_j(request: Request, rules: Rules[Any], candidates: Any, step_s: Floats) -> Floats | None:
     """J per step of each configuration, where energies of the device are known."""
-    is_known = isinstance(rules, CorrectedRules)
-    return rules.step_j(candidates, step_s, global_batch=request.global_batch) if is_known else None
+    if not isinstance(rules, CorrectedRules):
+        return None
+    return rules.step_j(candidates, step_s, global_batch=request.global_batch)
 
 
 @takes(SearchOptions)
