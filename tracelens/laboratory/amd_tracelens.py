@@ -55,7 +55,7 @@ class _Base:
 
     def __init__(self, event: dict[str, Any], arch: Any = None, python_path: Any = None, **_: Any) -> None:
         self.event, self.arch, self.python_path = event, arch, python_path
-        self.param_details = dict(self.get_param_details(event))
+        self.param_details: dict[str, Any] = dict(self.get_param_details(event))
         for key, value in self.param_details.items():
             if not callable(getattr(self, key, None)):
                 setattr(self, key, value)

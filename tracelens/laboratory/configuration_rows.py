@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import itertools
 import math
 import re
 import tomllib
@@ -514,17 +515,18 @@ def _energy_figures(joules: float, power_w: float) -> dict[str, Any]:
 
 def batch_energy(points: Sequence[ServingPoint], cost: StepCost) -> list[dict[str, Any]]:
     """Of batches on one deployment, the figures of ``steady_energy``. Fills the tables of ``cost`` for all of them."""
-    steps, batches = [_steps_of_batch(point, cost) for point in points], [point.concurrency for point in points]
-    mixed = [*(step for _, step, _ in steps), *(median_step(point, cost)[0] for point in points)]
+    alone, with_prompts, shares = zip(*(_steps_of_batch(point, cost) for point in points), strict=True)
+    batches = [point.concurrency for point in points]
+    mixed = [*with_prompts, *(median_step(point, cost)[0] for point in points)]
     counts = [(tokens, cost.busiest(tokens, chunks, batch)) for tokens, chunks, *_, batch, _ in mixed if chunks]
     cost.foresee(batches, counts, [rows for _, _, rows, *_ in mixed], longest=1)
     constants, devices = power_constants(cost.system.device), cost.deployment.parallelism.devices
     if constants is None:
         return [{} for _ in points]
-    mixes = [mix for alone, with_prompts, _ in steps for mix in (alone, with_prompts)]
+    mixes = list(itertools.chain.from_iterable(zip(alone, with_prompts, strict=True)))
     over_j = over_waiting_j(cost, mixes).reshape(-1, 2)
     times_s = np.array([sum(cost.step_parts(mix)) / FS_PER_S for mix in mixes]).reshape(-1, 2)
-    share = np.array([share for *_, share in steps])
+    share = np.array(shares)
     over, step_s = (each[:, 0] + share * (each[:, 1] - each[:, 0]) for each in (over_j, times_s))
     power_w = constants.idle_w * devices + over / step_s
     return [

@@ -32,15 +32,12 @@ from tracelens.types.records import Record
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]
 REPAIRS: tuple[Repair, ...] = ("layernorm", "pipeline", "all_reduce")
-
 ELEMENT_GB = 2e-9  # 2 bytes
 MASK_GB = 1e-9  # a dropout mask element is 1 byte
 TFLOP = 1e-12
 LAUNCH_S = 20e-6  # per op and pass
 COMPUTE_EFFICIENCY = 0.8
 OPTIMIZER_BYTES_PER_WEIGHT_BYTE = 6  # 12 bytes of state per 2-byte weight
-
-
 #: What a layer's cost depends on.
 LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
 

@@ -84,20 +84,15 @@ class PlainTrace(Record, frozen=False, kw_only=True):
         threads: dict[tuple[str, str], list[HostEvent]] = defaultdict(list)
         pending: list[tuple[DeviceEvent, int]] = []
         for event in events:
-            category = str(event.get("cat", "")).lower()
-            if category == "operator" and _STEP.fullmatch(str(event.get("name"))):
-                category = "user_annotation"  # a step that PyTorch 1.8 calls an operator
+            category = _category(event)
             if event.get("ph") == "B" and category in _DEVICE | _NESTING:
                 trace.unusable = "the file has begin and end events"
             if event.get("ph") != "X":
                 continue
             args = event.get("args") or {}
-            start = nanoseconds(event["ts"])
-            end = start + max(0, nanoseconds(event.get("dur") or 0))
+            start, end = _span(event)
             if category in _DEVICE:
-                queue = args.get("stream", event.get("tid"))
-                stream = str(args.get("device", event.get("pid"))), queue if isinstance(queue, int) else -1
-                found = DeviceEvent(name=event["name"], start=start, end=end, stream=stream)
+                found = DeviceEvent(name=event["name"], start=start, end=end, stream=_stream(event))
                 trace.device.append(found)
                 pending.append((found, int(args.get("correlation") or 0)))
             elif category in _NESTING or category.endswith(("_runtime", "_driver")):
@@ -107,11 +102,21 @@ class PlainTrace(Record, frozen=False, kw_only=True):
                     launches[int(args["correlation"])].append(host)
         for thread in threads.values():
             _name_ops(thread)
-            steps = (host for host in thread if host.category == "user_annotation" and _STEP.fullmatch(host.name))
-            trace.steps.append([(host.start, host.end) for host in steps])
+            trace.steps.append(_steps(thread))
         for found, correlation in pending:
             found.launch = _launch(launches.get(correlation, []), found.start)
         return trace
+
+
+def _span(event: dict[str, Any]) -> Interval:
+    start = nanoseconds(event["ts"])
+    return start, start + max(0, nanoseconds(event.get("dur") or 0))
+
+
+def _stream(event: dict[str, Any]) -> tuple[str, int]:
+    args = event.get("args") or {}
+    stream = args.get("stream", event.get("tid"))
+    return str(args.get("device", event.get("pid"))), stream if isinstance(stream, int) else -1
 
 
 def nanoseconds(microseconds: Any) -> int:
@@ -143,6 +148,17 @@ def _name_ops(thread: list[HostEvent]) -> None:
         elif open_events:
             event.op = open_events[-1].op
         open_events.append(event)
+
+
+def _category(event: dict[str, Any]) -> str:
+    """In small letters; a step that PyTorch 1.8 calls an operator is an annotation."""
+    found = str(event.get("cat", "")).lower()
+    return "user_annotation" if found == "operator" and _STEP.fullmatch(str(event.get("name"))) else found
+
+
+def _steps(thread: list[HostEvent]) -> list[Interval]:
+    found = (host for host in thread if host.category == "user_annotation" and _STEP.fullmatch(host.name))
+    return [(host.start, host.end) for host in found]
 
 
 def _contains(outer: HostEvent, inner: HostEvent) -> bool:

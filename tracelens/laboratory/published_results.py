@@ -21,7 +21,6 @@ from tracelens.files.memory_limit import before_reading
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _MOST_BYTES = 2**28
 _WHAT = "results of the published search (.npy)"
 #: All that a pickle of arrays needs.
@@ -29,8 +28,6 @@ _NEEDED = {
     *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
     ("numpy", "ndarray"), ("numpy", "dtype"),
 }  # fmt: skip
-
-
 #: Columns of a configuration; all other columns of a row are its statistics.
 _CONFIGURATION = ("dp", "tp", "tp1", "tp2", "pp", "mbs", "nb")
 _APART = ("throughput", "mem", "n_gpus", "gpu", "nvs", "strategy", "rank", "model", "global_batch", *_CONFIGURATION)
@@ -76,7 +73,12 @@ def read_results(path: Path) -> pd.DataFrame:
         for nvs, _, _, counts, configs in _unpickled(path):
             for gpus, found in zip(counts, configs, strict=False):
                 for rank, (throughput, memory, configuration, statistics) in enumerate(found):
-                    row = {"nvs": int(nvs), "n_gpus": int(gpus), "rank": rank, "throughput": float(throughput)}
+                    row: dict[str, Any] = {
+                        "nvs": int(nvs),
+                        "n_gpus": int(gpus),
+                        "rank": rank,
+                        "throughput": float(throughput),
+                    }
                     for key, value in (*statistics.items(), *configuration.items()):
                         if not isinstance(value, int | float | np.number):
                             said = f"{str(key)[:40]!r} of a configuration is {str(value)[:40]!r}"

@@ -203,9 +203,11 @@ def evidence_stands_in_its_sheet(analysis: Analysis, summary: Summary) -> Iterat
     for finding in summary.findings:
         for proof in finding.evidence:
             frame = analysis.frames.get(proof.sheet)
-            fits = np.ones(0 if frame is None else len(frame), bool)
-            for key, value in () if frame is None else proof.row.items():
-                fits &= (frame[key].isna() if value is None else frame[key] == value).to_numpy(bool)
+            fits = np.zeros(0, bool)
+            if frame is not None:
+                fits = np.ones(len(frame), bool)
+                for key, value in proof.row.items():
+                    fits &= (frame[key].isna() if value is None else frame[key] == value).to_numpy(bool)
             if not fits.any():
                 yield f"{finding.id}: {proof.sheet} has no row {dict(proof.row)}"
 

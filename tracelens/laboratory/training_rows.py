@@ -62,11 +62,7 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
     in_tokens = ""
     for name in HEADINGS.first(row):
         named = HEADINGS.name(name)
-        text = str(row[name] or "").strip()
-        if named not in _NAMES and (is_unsaid(text) or (named in _NONE_IN and text.lower() in _NONE)):
-            text = ""
-        if "zero" in name.lower() and text in ("0", "1", "2", "3"):
-            text = f"zero{text}"
+        text = _cell(name, named, str(row[name] or "").strip())
         if named == "gbs" and "tok" in f"{name} {text}".lower():
             in_tokens, text = text, ""
         if not made.get(named):
@@ -80,6 +76,13 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
         name = {"fsdp": "fsdp_shard", "vpp": "vp"}.get(degree.lower(), degree.lower())
         made[name] = made.get(name) or value
     return made
+
+
+def _cell(heading: str, named: str, text: str) -> str:
+    """What it says; nothing where that is elsewhere."""
+    if named not in _NAMES and (is_unsaid(text) or (named in _NONE_IN and text.lower() in _NONE)):
+        return ""
+    return f"zero{text}" if "zero" in heading.lower() and text in ("0", "1", "2", "3") else text
 
 
 def _count_apart(made: dict[str, str]) -> None:
@@ -268,8 +271,6 @@ class Recipe(Record, frozen=True, kw_only=True):
 
 #: The last that fits counts.
 RECIPES = tuple(Recipe.of_table(given) for given in _TABLES["recipe"])
-
-
 #: Layers that scripts of MLPerf's fine-tuning recompute (ACL=21 of config_MI300X_1x8x1.sh and _2x8x1.sh, v5.0 at
 #: 0fdc28f and v5.1 at 4da2d1c; on larger AMD devices none): NVIDIA's scripts name it otherwise, so
 #: that tables say "none".
@@ -549,7 +550,7 @@ class Configured(Record, frozen=True, kw_only=True):
 def configuration(row: Mapping[str, str]) -> Configured:
     """The row's parallel configuration, and what was assumed. UsageError where it is none."""
     row = stated(row)
-    framework, model = Framework.load(row.get("framework", "") or "pooled"), ModelConfig.named(row["model"])
+    framework, model = Framework.load(row.get("framework", "")), ModelConfig.named(row["model"])
     said, recipe, assumptions = _recomputation(row, framework)
     ranks = _ranks(row)
     micro_batch, cp = _whole(row, "mbs", 1), _context(row, ranks)
@@ -564,7 +565,8 @@ def configuration(row: Mapping[str, str]) -> Configured:
     if model.experts is not None and not row.get("ep"):
         whose = f", which is {framework.name}'s default" if framework.ep else ": the ranks of experts are not stated"
         assumptions.append(f"ep {ep}{whose}")
-    if _is_lora(row):
+    lora = LORA_RANK * _is_lora(row)
+    if lora:
         assumptions.append(f"LoRA: adapters of rank {LORA_RANK} beside attention's products")
     zero, shard = sharding_of(row.get("fsdp_shard", ""), framework.zero, ranks)
     parallel = ParallelConfig.of(
@@ -585,7 +587,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         precision=precision,
         gradients=framework.gradients,
         fused_loss=framework.has_fused_loss,
-        lora=LORA_RANK if _is_lora(row) else 0,
+        lora=lora,
         attention="unfused" if framework.attention == "unfused" else "flash",
         wide_gathers=framework.wide_by_row and "rowwise" in re.sub(r"[\s_-]", "", row.get("precision", "").lower()),
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,

@@ -25,7 +25,6 @@ LEAST_GROUPS = 3
 LEAST_GROUPS_TO_SPLIT = 6
 # A constant moved by a factor e costs as much as an error of 5 % in one row: what the data leave open stays put.
 _INERTIA = 0.05
-
 _TILES = {
     "matrix_efficiency": (0.85, 0.05, 1), "hbm_efficiency": (0.8, 0.05, 1), "launch_us": (3, 0.3, 40),
     "k_overhead": (128, 3, 3200), "store_efficiency": (0.5, 0.05, 1), "l2_ratio": (3, 0.5, 40),
@@ -61,8 +60,6 @@ BOUNDS: Mapping[str, Mapping[str, Bounds]] = {
     "origami_prefill": {"slowdown": (1, 0.1, 10)},
     "origami_backward": {"slowdown": (1, 0.1, 10)},
 }  # fmt: skip
-
-
 _ATTENTION_KERNELS = {(9, 0): "flash-attention-3", (8, 9): "ada"}
 #: Hopper's per-tensor kernel streams weights at a sixth of the peak: start there.
 _HOPPER_FP8_EXPERTS = {

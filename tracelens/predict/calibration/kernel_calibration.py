@@ -31,7 +31,6 @@ from tracelens.types.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 #: What a column of times is called, and how many us its unit has.
 TIMES = {"latency_ms": 1e3, "latency": 1e3, "time_us": 1.0}
@@ -154,6 +153,12 @@ def _without(constants: Mapping[str, float], name: str) -> dict[str, float]:
     return {key: value for key, value in constants.items() if key not in left_out}
 
 
+def _named(device: str) -> HardwareSpec:
+    if is_file_name(device):
+        raise UsageError(f"a row of a table names a device, not a file: {shown(device)}")
+    return HardwareSpec.load(device)
+
+
 def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | None = None) -> Iterator[KernelFit]:
     """Every kernel of a measured table, on ``device`` or on each row's. UsageError for a table without times."""
     import pandas as pd
@@ -168,19 +173,14 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | 
     names = np.full(len(frame), "") if device is not None else frame["device"].astype(str).to_numpy()
     found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
     for name in sorted(set(names[good].tolist())):
-        if device is None and is_file_name(name):
-            raise UsageError(f"a row of a table names a device, not a file: {shown(name)}")
-        ran_on = device or HardwareSpec.load(name)
+        ran_on = device or _named(name)
         rates = KernelRates.of(ran_on)
         if rates is None:
             continue
         for rows, batch in batches(table, frame, np.flatnonzero(good & (names == name))):
             if len(rows) < _LEAST_ROWS:
                 continue
-            case = dict(batch.case)
-            if table.is_pooled and table.described is not None and (described := table.described[0]) in frame:
-                # what most rows say stands for sizes of rows that will say nothing
-                case[described] = str(frame[described].iloc[rows].mode()[0])
+            case = {**dict(batch.case), **_usual_text(table, frame.iloc[rows])}
             calls = MeasuredCalls(
                 costs=table.costs(batch.sizes, rates, case), rates=rates, time_us=times[rows],
                 least_us=table.least_us(table.work(batch.sizes, case), rates),
@@ -189,6 +189,14 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | 
             kernel = () if table.is_pooled else tuple(pair for pair in batch.case if pair[0] != "version")
             found[kernel].append(OnDevice(device=ran_on, case=case, calls=calls, groups=keys))
     yield from (KernelFit(on=tuple(on), is_pooled=table.is_pooled) for _, on in sorted(found.items()))
+
+
+def _usual_text(table: KernelTable, frame: pd.DataFrame) -> dict[str, str]:
+    """What most rows say in the column that stands for sizes, for rows that will say nothing."""
+    if table.described is None or not table.is_pooled:
+        return {}
+    column = table.described[0]
+    return {column: str(frame[column].mode()[0])} if column in frame else {}
 
 
 def constants_file(rows: Sequence[KernelConstants], source: str) -> str:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.analyze import Analysis
 
-
 #: What a column of times is called, and how many us its unit has.
 TIMES = {"latency_ms": 1e3, "latency": 1e3, "time_ms": 1e3, "latency_us": 1.0, "measured_us": 1.0, "time_us": 1.0}
 GROUPS = {

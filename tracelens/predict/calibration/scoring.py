@@ -17,7 +17,6 @@ from tracelens.types.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-
 #: Pairs of columns that files have, measured and predicted, with the bounds of an interval; the first that is there is
 #: scored, and each of ``ENERGY_PAIRS``.
 PAIRS = (

@@ -31,7 +31,6 @@ from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
-
 #: Ranks of a node in the tables of DeepEP's measurements.
 EP_RANKS_PER_NODE = 8
 _MESSAGE = ("op", "size", "num_nodes", "gpus_per_node")

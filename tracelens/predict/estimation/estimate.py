@@ -44,7 +44,6 @@ from tracelens.types.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 #: Types of tables and of ``--dtype``: nobody measured layers in MXFP8.
 ESTIMATED = {text: each.calibrated for each in Precision if each is not Precision.MXFP8 for text in each.spellings}
@@ -378,16 +377,21 @@ def _answer(
         memory_us=memory, peak_us=peak,
     )  # fmt: skip
     drawn = {} if np.isnan(row["power_w"]) else {name: float(row[name]) for name in POWER_FIGURES}
-    precision, notes = precision_of(dtype), list[str]()
-    if row["backend"] == origami.Origami.name and precision is not None and isinstance(device, HardwareSpec):
-        notes.append(origami.note(device, precision))
     return OperationEstimate(
         device=device.name if isinstance(device, HardwareSpec) else str(device), operation=name,
         flops=float(row["flops"]), estimate=estimate if known else None,
         error_percent=None if np.isnan(row["error_percent"]) else float(row["error_percent"]),
-        measured_as=str(row["measured_as"]), reason=reason, notes=tuple(notes), power=drawn,
-        power_measured_as=str(row[POWER_BASIS]),
+        measured_as=str(row["measured_as"]), reason=reason, power=drawn,
+        power_measured_as=str(row[POWER_BASIS]), notes=_notes(str(row["backend"]), device, dtype),
     )  # fmt: skip
+
+
+def _notes(backend: str, device: object, dtype: str) -> tuple[str, ...]:
+    """What Origami's answers were held against."""
+    precision = precision_of(dtype)
+    if backend != origami.Origami.name or precision is None or not isinstance(device, HardwareSpec):
+        return ()
+    return (origami.note(device, precision),)
 
 
 def _size(sizes: Mapping[str, Any], *names: str) -> list[int]:

@@ -26,7 +26,6 @@ from tracelens.types.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-
 #: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
 DRAWS = 8
 #: Balancing takes a hundred times longer than drawing, and leaves less to chance.
@@ -83,8 +82,6 @@ _MLA_HEAD, _MLA_ROW = (192.0, 128.0), (576.0, 512.0)
 _MOE = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts")
 #: The one layer of the measured tables without a gate: with a third matrix it would stream weights above the HBM peak.
 _UNGATED_HIDDEN = 2688
-
-
 #: Columns of tables that hold measured layers of inference engines, as aiconfigurator publishes them.
 _OF_LAYERS = ("framework", "version", "kernel_source", "latency", "latency_ms")
 
@@ -262,13 +259,10 @@ KINDS: Mapping[str, TableKind] = {
         },
     ),
 }  # fmt: skip
-
-
 #: What names the kernels of a row, beside the table's own cases.
 KERNEL = ("framework", "version", "kernel_source")
 #: Libraries that ``--library`` chooses from.
 LIBRARIES = ("vllm", "sglang", "trtllm")
-
 _ROUTED = ("num_tokens", "num_experts", "topk", "moe_ep_size", "num_slots")
 
 

@@ -24,7 +24,6 @@ from tracelens.types.units import BYTES_PER_MB
 
 FOLDER = Path(__file__).resolve().parent / "clusters"
 LIBRARIES = Path(__file__).resolve().parent / "libraries"
-
 _PROTOCOLS = ("ll", "ll128", "simple")
 
 

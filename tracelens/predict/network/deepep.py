@@ -23,7 +23,6 @@ from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 Values: TypeAlias = float | npt.NDArray[np.float64]
 Phase: TypeAlias = Literal["dispatch", "combine"]
 C = TypeVar("C", "NormalConstants", "LowLatencyConstants")
-
 #: ``deep_ep.Buffer.num_sms``, what the library uses unless told otherwise.
 DEFAULT_SMS = 20
 #: Tokens by which half of ``NormalConstants.fill_us`` is spent; chosen with the measurements in view, not fitted.

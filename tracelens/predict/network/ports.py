@@ -21,7 +21,6 @@ from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 #: More would not fit in memory: 2 GB hold about this many.
 MOST_PACKETS = 20_000_000
-
 _KINDS = ("network send", "network receive", "link send", "link receive")
 
 

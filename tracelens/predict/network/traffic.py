@@ -13,7 +13,6 @@ from tracelens.types.records import Record
 
 Ints = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
-
 #: Tokens looked at together: temporaries of a block stay in the second-level cache.
 _BLOCK = 16384
 

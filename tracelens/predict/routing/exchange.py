@@ -233,8 +233,6 @@ def expert_frame(loads: NDArray[np.integer[Any]], place: Placement, balanced: Pl
 
 #: DeepEP sends FP8 with an FP32 scale per 128 elements (its README), other types without scales.
 _SCALE_BLOCK = 128
-
-
 #: A simulation that the command waits for: larger exchanges use larger packets.
 _MOST_PACKETS = 1_000_000
 
@@ -484,9 +482,7 @@ def route_mesh(
     if scenario.hidden is not None:
         back, more = play(Traffic(wire_bytes=(copies.per_expert * vector).T))
         log = f"DISPATCH\n{log}\nCOMBINE\n{more}" if log_rounds else None
-    pairs = routing.ranks * (routing.ranks - 1)
-    even_bytes = round(traffic.remote_bytes / pairs) if pairs else 0.0
-    even = simulate(Traffic.even(even_bytes, routing.ranks), scenario.rules)
+    even = _even_mesh(traffic, scenario.rules)
     loads = counted_loads(routing, table)
     both_ms = times.time_ms + (back.time_ms if back else 0.0)
     summary = loads_summary(routing, table, loads, copies, traffic) | {
@@ -513,6 +509,11 @@ def route_mesh(
         "experts": expert_frame(loads, place, None),
     }
     return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table, log=log)
+
+
+def _even_mesh(traffic: Traffic, rules: MeshRules) -> PacketTimes:
+    pairs = traffic.ranks * (traffic.ranks - 1)
+    return simulate(Traffic.even(round(traffic.remote_bytes / pairs) if pairs else 0.0, traffic.ranks), rules)
 
 
 def _closed_form(traffic: Traffic, rules: MeshRules, *, printed: bool) -> dict[str, Any]:

@@ -80,8 +80,6 @@ def vision_ops(config: ModelShape, *, images: int, patches: int) -> tuple[LayerO
 
 #: What a tower's layers have in common with a decoder's.
 _AS_TEXT = ModelShape(blocks=DENSE_LAYER, hidden=1, vocab=0, q_heads=1, kv_heads=1)
-
-
 S = TypeVar("S", bound=ModelShape)
 
 

@@ -330,7 +330,7 @@ def _model(keys: _Keys) -> ModelConfig | None:
     if vocab is None:
         raise InputError(f"{keys.file}: vocab_size is missing; logits and embedding need it")
     count, ffn = keys.whole("num_experts"), keys.size("ffn_hidden_size", 4 * hidden)
-    latent = _latent(keys) if keys.flag("multi_latent_attention") else None
+    latent = _latent(keys)
     biased, is_rms = not keys.flag("disable_bias_linear"), keys.text("normalization") == "RMSNorm"
     return ModelConfig(
         name=keys.file,
@@ -434,7 +434,9 @@ def _blocks(keys: _Keys, layers: int, experts: int | None) -> str:
     return made
 
 
-def _latent(keys: _Keys) -> LatentAttention:
+def _latent(keys: _Keys) -> LatentAttention | None:
+    if not keys.flag("multi_latent_attention"):
+        return None
     sizes: dict[str, Any] = {name: keys.whole(key) for key, name in _LATENT_SIZES.items()}
     for key, name in _LATENT_SIZES.items():
         if sizes[name] is None and name != "q_rank":

@@ -9,8 +9,6 @@ from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 
 Norm: TypeAlias = Literal["rms", "layer"]
-
-
 #: Where letters of variants begin: a plane of Unicode for private use, 128 letters for each variant.
 _VARIANTS, _LETTERS = 0xF0000, 128
 MOST_VARIANTS = (0xFFFFD - _VARIANTS) // _LETTERS

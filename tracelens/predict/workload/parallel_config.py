@@ -34,7 +34,6 @@ MODULES = (
     "attention_out", "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "mlp_down", "moe", "moe_act", "rope",
     "shared_experts",
 )  # fmt: skip
-
 _PARALLELISM, _COMPUTING = "parallelism", "computation"
 
 

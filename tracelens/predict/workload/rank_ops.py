@@ -22,7 +22,6 @@ __all__ = [
     "COLUMNS", "ENDS", "Part", "Pass", "RankLayer", "RankOp", "block", "embedding", "ends", "head", "is_repeated",
     "optimizer", "weights",
 ]  # fmt: skip
-
 #: The model's ends, as ``RankLayer.letter`` has them.
 ENDS = ("embedding", "head")
 #: Modules that are one operation.

@@ -45,7 +45,6 @@ Pass: TypeAlias = Literal["forward", "dgrad", "wgrad"]
 Part: TypeAlias = Literal[
     "gemm", "experts", "attention", "memory", "routing", "quantize", "vocabulary", "tp", "cp", "ep"
 ]
-
 #: How the name of a SUMMA transfer ends that runs along a column of the grid, between context ranks.
 COLUMNS = "along_column"
 _DIVIDED: tuple[Split, ...] = ("column", "row")

@@ -18,7 +18,6 @@ from tracelens.types.records import Record
 Assignment: TypeAlias = NDArray[np.integer[Any]]
 Floats: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
-
 #: What a choice is that a full expert refused.
 DROPPED = -1
 #: More are refused: the chosen experts alone would take 4 GB.
@@ -30,11 +29,7 @@ _BLOCK = 8192
 #: A bout is top-k and some draws more; under an even load two bouts do, a heavy skew needs more. Measured on zipf:2 and
 #: uniform with 256 experts, top 8: more bouts, or none, are slower.
 _SPARE, _BOUTS, _RACING = 1, 12, 1024
-
-
 ROUTING_FILE = "routing.csv"
-
-
 WEIGHTS_FILE = "weights.csv"
 
 

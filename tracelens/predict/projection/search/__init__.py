@@ -18,7 +18,6 @@ from tracelens.types.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-
 C = TypeVar("C")
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -50,7 +50,6 @@ from tracelens.types.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _ZERO_BUBBLE = ("zb-h1", "zb-1p", "zb-v", "v-half", "v-min")
 #: Modules that selective recomputation is tried with, the cheapest first.
 _MODULES = (("layernorm", "mlp_act"), ("layernorm", "mlp_act", "moe_act"), ("layernorm", "mlp"))
@@ -124,8 +123,6 @@ def _schedules(found: Projection) -> Iterator[_Trial]:
 
 
 _DIMENSIONS = (_recomputation, _overlaps, _expert_ranks, _shards, _schedules)
-
-
 OBJECTIVES: Mapping[Objective, str] = {"time": "t", "cost": "usd_per_mtoken", "energy": "j_per_token"}
 _SECONDS_PER_HOUR = 3600
 _MILLION = 1e6
@@ -136,8 +133,6 @@ PARTS = (
     "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
     "t_optimizer", "t_scale_loss",
 )  # fmt: skip
-
-
 # A hundred times as many as any cluster has, and as any step takes: their divisors are still found at once.
 _MOST_GPUS, _MOST_BATCH = 1 << 24, 1 << 32
 

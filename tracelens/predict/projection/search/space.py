@@ -24,7 +24,6 @@ from tracelens.predict.workload.parallel_config import PrecisionName, Recompute
 from tracelens.types.records import Record
 
 Ints = npt.NDArray[np.int64]
-
 #: Below these widths a shard is too thin for a matrix engine to be worth splitting further (the paper's choice).
 MIN_SHARD = 128
 MIN_BLOCK = 512
@@ -203,11 +202,13 @@ class Space(Record, frozen=True, kw_only=True):
                 yield m1, 1
                 continue
             for m2 in divisors(n // m1):
-                is_1d = (m2 if self.strategy == "2d-seqp" else m1 * m2) == 1
-                if self.sequence % m2 or self.sequence // m2 < MIN_SHARD or (self.is_beside_1d and is_1d):
+                if self.sequence % m2 or self.sequence // m2 < MIN_SHARD or self._is_left_to_1d(m1, m2):
                     continue
                 if self.strategy == "2d-seqp" or self.model.hidden % m2 == 0:
                     yield m1, m2
+
+    def _is_left_to_1d(self, m1: int, m2: int) -> bool:
+        return self.is_beside_1d and (m2 if self.strategy == "2d-seqp" else m1 * m2) == 1
 
     def _divides(self, m1: int) -> bool:
         """Whether everything that tensor parallelism divides comes out even."""

@@ -37,10 +37,8 @@ __all__ = [
     "SPARSE_LATENT_ATTENTION", "SPARSE_LAYER", "WINDOWED_ATTENTION", "Attention", "BlockType", "Kept", "Message",
     "SentTokens", "added", "block_ops", "block_types", "is_attention", "last_residual_ops", "layers_of",
 ]  # fmt: skip
-
 #: A transformer's layers, as ``ModelConfig.blocks`` has them.
 DENSE_LAYER, SPARSE_LAYER = ATTENTION.letter + MLP.letter, ATTENTION.letter + MOE.letter
-
 _outside: list[object] = []
 
 

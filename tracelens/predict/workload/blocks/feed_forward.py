@@ -45,8 +45,6 @@ class FeedForward(BlockType):
 
 
 MLP = FeedForward(letter="-")
-
-
 _BOTH: tuple[Pass, ...] = ("forward", "dgrad")
 
 

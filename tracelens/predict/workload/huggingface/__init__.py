@@ -27,7 +27,6 @@ _OTHER_BLOCKS = (
     "is_encoder_decoder", "num_encoder_layers", "encoder_layers", "decoder_layers", "d_conv", "conv_l_cache",
     "type_vocab_size", "num_kv_shared_layers", "share_q_dim", "zero_expert_num", "state_size", "parallel_attn_mlp_res",
 )  # fmt: skip
-
 #: Parts of the names of model types that have none either: encoders, RWKV.
 _OTHER_TYPES = ("bert", "electra", "rwkv")
 

@@ -4,7 +4,9 @@ multimodal config.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -44,11 +46,10 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
     hidden, heads = keys.needed("hidden_size"), keys.needed("num_attention_heads")
     layers = keys.layers("num_hidden_layers", "num_layers")
     latent = read_latent(keys)
-    activation = str(keys.get("hidden_act", "hidden_activation", "activation_function") or "silu")
     shape: dict[str, Any] = {
         "hidden": hidden,
         "vocab": keys.needed("vocab_size", "padded_vocab_size"),
-        "gated": activation not in _UNGATED if family.gated is None else family.gated,
+        "gated": _gated(keys, family),
         "q_heads": heads,
         "kv_heads": heads if latent else keys.whole(*_SHARED_HEADS) or heads,
         "head_dim": None if latent else head_dim(keys, hidden, heads),
@@ -66,11 +67,10 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
     chosen = mixers(keys, family, layers, shape)
     channels, ffn = feed_forwards(keys, layers, experts is not None, hidden)
     variants = _Variants()
-    pairs = list(zip(chosen, channels, strict=True))
+    pairs: Iterable[tuple[Mixer, Channel]] = zip(chosen, channels, strict=True)
     if family.shortcut:
-        both = (Channel(MLP.letter), Channel(MLP.letter + MOE.letter))
-        pairs = [(mixer, channel) for mixer in chosen for channel in both]
-    blocks = "".join(_layer(variants, mixer, channel) for mixer, channel in pairs)
+        pairs = itertools.product(chosen, (Channel(MLP.letter), Channel(MLP.letter + MOE.letter)))
+    blocks = "".join(itertools.starmap(functools.partial(_layer, variants), pairs))
     if experts is not None and ffn is None and any(each.letter == "-" for each in channels):
         keys.missing.append("intermediate_size")
     further = keys.whole("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
@@ -98,6 +98,11 @@ def _mtp_mixer(chosen: list[Mixer]) -> Mixer:
 def head_dim(keys: Keys, hidden: int, heads: int) -> int:
     """Elements of a head, an equal part of the hidden state where nothing is said."""
     return keys.whole("head_dim", "attention_head_dim", "kv_channels") or max(1, hidden // heads)
+
+
+def _gated(keys: Keys, family: Family) -> bool:
+    activation = str(keys.get("hidden_act", "hidden_activation", "activation_function") or "silu")
+    return activation not in _UNGATED if family.gated is None else family.gated
 
 
 def _attention_details(keys: Keys, family: Family, is_latent: bool) -> dict[str, Any]:
@@ -374,8 +379,6 @@ OLDER: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
     "nemotron_h": _nemotron_h, "gpt2": _gpt2, "gptj": _gpt2, "gpt_bigcode": _gpt_bigcode, "gpt_neox": _gpt_neox,
     "opt": _opt, "bloom": _bloom, "falcon": _falcon, "mpt": _mpt, "dbrx": _dbrx, "mamba2": _mamba2,
 }  # fmt: skip
-
-
 _COLORS = 3
 
 

@@ -117,8 +117,6 @@ _QWEN_FULL_LAYERS = 28
 _PATTERN_KEYS, _PATTERN = ("sliding_window_pattern", "_sliding_window_pattern"), 6
 #: A compressed row is pooled from twice as many tokens at this ratio, and only then selected (DeepSeek-V4).
 _OVERLAPPING = 4
-
-
 #: What ``layer_types`` calls kinds of attention.
 _FULL, _NEAR, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
