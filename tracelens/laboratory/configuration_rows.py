@@ -158,7 +158,9 @@ class PointEstimate(Record, frozen=True, kw_only=True):
 
 
 def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
-    """A row with serving_points.csv's columns, or ``HEADINGS``. UsageError (after ``where``): what it lacks."""
+    """A row with serving_points.csv's columns, or ``HEADINGS``. UsageError or InputError, after ``where``: what it
+    lacks.
+    """
     row = _stated(row)
     for column in ("model_path", "system"):
         if not _name(row, column):
@@ -279,10 +281,7 @@ def _whole(row: Mapping[str, Any], where: str, name: str, default: int | None = 
     value = row.get(name)
     if default is not None and (is_blank(value) or value == 0):
         return default
-    try:
-        return _SERVED.count(value, f"{where}{name}")
-    except InputError as error:
-        raise UsageError(str(error)) from None
+    return _SERVED.count(value, f"{where}{name}")
 
 
 def _name(row: Mapping[str, Any], column: str) -> str:
@@ -347,7 +346,6 @@ class PointSimulator:
         return _ranged(found, cost.deployment, point)
 
     def cost(self, point: ServingPoint) -> StepCost:
-        """The point's step cost."""
         key = self._key(point)
         found = self._costs.get(key)
         if found is None:

@@ -98,16 +98,13 @@ class PaperRules(Record, frozen=True, kw_only=True):
 
     @property
     def capacity_gb(self) -> float:
-        """GB per device."""
         return self.system.hbm_gb
 
     @property
     def tokens_per_sample(self) -> int:
-        """Length of a sequence."""
         return self.shape.sequence
 
     def feasible(self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Constraints) -> Feasible[Candidates]:
-        """All configurations that hold what is wanted: memory first, then time."""
         space = enumerate_candidates(
             self.shape, self.strategy, gpu_counts, global_batch=global_batch, domain=self.system.domain
         )
@@ -122,7 +119,6 @@ class PaperRules(Record, frozen=True, kw_only=True):
         return Feasible(candidates=space, step_s=step_times(self, space, cost, global_batch)["t"], memory_gb=needed)
 
     def table(self, candidates: Candidates, *, global_batch: int) -> dict[str, Any]:
-        """The full breakdown, by column name."""
         cost = layer_costs(self, candidates)
         memory = memory_gb(self, candidates, cost, global_batch)
         return {
@@ -136,7 +132,6 @@ class PaperRules(Record, frozen=True, kw_only=True):
         }
 
     def explained(self, candidates: Candidates, *, global_batch: int) -> list[dict[str, Any]]:
-        """The first candidate, an operation per row; ``forward_s`` and ``backward_s`` add up to the step."""
         one = candidates.take(np.array([0]))
         keys = {name: getattr(one, name) for name in LAYER_KEYS}
         table = self.table(one, global_batch=global_batch)
@@ -171,7 +166,6 @@ class PaperRules(Record, frozen=True, kw_only=True):
         ]
 
     def degrees(self, candidates: Candidates) -> dict[str, Any]:
-        """What may be fixed or forbidden, by column name."""
         c = candidates
         return {
             "n_gpus": c.gpus, "dp": c.dp, "tp": c.m1 * c.m2, "tp1": c.m1, "tp2": c.m2, "pp": c.pp,

@@ -24,28 +24,19 @@ from tracelens.types.records import Record
 COMPARED = ("ttft_mean_ms", "tpot_mean_ms", "e2e_mean_ms", "requests_per_s", "output_tokens_per_s", "completed")
 
 
-class Scenario(Record, frozen=True, kw_only=True):
+class Scenario(Record, frozen=True):
     """A deployment and a workload; ``name`` and ``title`` as in the table."""
 
     name: str
     title: str
     model: str
     parallelism: Parallelism
-    layers: int
 
 
 SCENARIOS = (
-    Scenario(name="A", title="80 layers, 1 device", model="llama3.1-70b", parallelism=Parallelism(), layers=80),
-    Scenario(
-        name="B", title="32 layers, 4 devices, TP 4", model="llama3.1-8b", parallelism=Parallelism(tp=4), layers=32
-    ),
-    Scenario(
-        name="C",
-        title="126 layers, 8 devices, PP 2 x TP 4",
-        model="llama3.1-405b",
-        parallelism=Parallelism(tp=4, pp=2),
-        layers=126,
-    ),
+    Scenario("A", "80 layers, 1 device", "llama3.1-70b", Parallelism()),
+    Scenario("B", "32 layers, 4 devices, TP 4", "llama3.1-8b", Parallelism(tp=4)),
+    Scenario("C", "126 layers, 8 devices, PP 2 x TP 4", "llama3.1-405b", Parallelism(tp=4, pp=2)),
 )
 _COUNTED = (
     "high_events", "medium_events", "high_compute_events", "medium_compute_events", "layers_only_events",
@@ -90,7 +81,6 @@ class ScenarioComparison(Record, frozen=True, kw_only=True):
 
 
 def bundled(scenario: Scenario, system: str) -> Deployment:
-    """A scenario's deployment."""
     deployment = Deployment(
         model=ModelConfig.load(scenario.model), system=System.load(system), parallelism=scenario.parallelism
     )
@@ -102,7 +92,7 @@ def of_deployment(deployment: Deployment) -> Scenario:
     shared, layers = deployment.parallelism, len(deployment.model.layers)
     degrees = " x ".join(f"{name.upper()} {getattr(shared, name)}" for name in ("pp", "tp", "dp"))
     title = f"{deployment.model.label}, {layers} layers, {degrees}"
-    return Scenario(name="given", title=title, model=deployment.model.name, parallelism=shared, layers=layers)
+    return Scenario("given", title, deployment.model.name, shared)
 
 
 def load_of(requests: int) -> Requests:
@@ -174,11 +164,8 @@ def _profile(deployment: Deployment, load: Requests, cost: StepCost, options: Op
 
 def _exchanges_of(outcome: Outcome, cost: StepCost) -> int:
     """How many collectives and hand-overs the detailed run had."""
-    parallel = cost.deployment.parallelism
-    per_step = (
-        sum(run.count * len(run.exchanges) for work in cost.decode_work(1, 1) for run in work.layers) + parallel.pp - 1
-    )
-    return outcome.steps[0].steps * per_step
+    per_step = sum(run.count * len(run.exchanges) for work in cost.decode_work(1, 1) for run in work.layers)
+    return outcome.steps[0].steps * (per_step + cost.deployment.parallelism.pp - 1)
 
 
 def _run(deployment: Deployment, load: Requests, cost: StepCost, options: Options, level: str) -> Outcome:
@@ -187,16 +174,15 @@ def _run(deployment: Deployment, load: Requests, cost: StepCost, options: Option
 
 def figures(comparison: ScenarioComparison) -> dict[str, str | float | int | None]:
     """A comparison as a row: what each level took, each compared metric of both, and how far they are apart."""
+    scenario = comparison.scenario
     found: dict[str, str | float | int | None] = {
-        "scenario": comparison.scenario.name,
-        "title": comparison.scenario.title,
-        "model": comparison.scenario.model,
-        **{f"wall_{level}_s": getattr(comparison, f"{level}_wall_s") for level in ("high", "medium")},
+        "scenario": scenario.name, "title": scenario.title, "model": scenario.model,
+        "wall_high_s": comparison.high_wall_s, "wall_medium_s": comparison.medium_wall_s,
         "speed_up": comparison.speed_up,
         **{name: getattr(comparison, name) for name in _COUNTED},
         "event_reduction": comparison.event_reduction,
         "largest_difference": comparison.largest_difference,
-    }
+    }  # fmt: skip
     for name in COMPARED:
         found |= {f"{name}_high": comparison.high.get(name), f"{name}_medium": comparison.medium.get(name)}
         found[f"{name}_difference"] = comparison.differences.get(name)
@@ -204,7 +190,6 @@ def figures(comparison: ScenarioComparison) -> dict[str, str | float | int | Non
 
 
 def conclusion(comparisons: list[ScenarioComparison]) -> str:
-    """One line for all scenarios."""
     worst = max(comparison.largest_difference for comparison in comparisons)
     speed = ", ".join(f"{each.scenario.name} {each.speed_up:.0f}x" for each in comparisons)
     events = ", ".join(f"{each.scenario.name} {each.event_reduction:.0f}x" for each in comparisons)

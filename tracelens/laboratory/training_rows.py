@@ -548,7 +548,7 @@ class Configured(Record, frozen=True, kw_only=True):
 
 
 def configuration(row: Mapping[str, str]) -> Configured:
-    """The row's parallel configuration, and what was assumed. UsageError where it is none."""
+    """The row's parallel configuration, and what was assumed. UsageError or InputError where it is none."""
     row = stated(row)
     framework, model = Framework.load(row.get("framework", "")), ModelConfig.named(row["model"])
     said, recipe, assumptions = _recomputation(row, framework)
@@ -713,7 +713,4 @@ def _whole(row: Mapping[str, str], name: str, default: int | None = None) -> int
     text = number(row.get(name) or "")
     if not text and default is not None:
         return default
-    try:
-        return _COUNT.count(text, name)
-    except InputError as error:
-        raise UsageError(str(error)) from None
+    return _COUNT.count(text, name)

@@ -75,12 +75,12 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
     if not known.any():
         raise InputError(f"{name}: none of its collectives has an algorithm on {system_name(system)}")
     nodes = table["num_nodes"].to_numpy(np.float64)
-    kept, undetermined = _fit(columns, system, nodes, time, known)
+    kept, undetermined = _fit(columns, system, own, nodes, time, known)
     return ClusterOutcome(
         rows=int(known.sum()),
         before=mean_error(estimated, time),
         after=mean_error(_estimate(columns, system, _with(own, kept), everything), time),
-        unseen=_unseen(columns, system, nodes, time, known),
+        unseen=_unseen(columns, system, own, nodes, time, known),
         constants=kept,
         open=undetermined,
     )
@@ -171,16 +171,13 @@ def _estimate(columns: MessageColumns, system: System, topology: Topology, rows:
 
 
 def _fit(
-    columns: MessageColumns, system: System, nodes: Floats, time: Floats, rows: Mask
+    columns: MessageColumns, system: System, own: Topology, nodes: Floats, time: Floats, rows: Mask
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """The constants that the rows determine, and the names of the others.
 
     Collectives within a node say what its links do, those between nodes what the network adds: one after the other,
     since a slow node and a slow network look alike from outside. Without the former, both at once.
     """
-    own = system.topology
-    if own is None:
-        return {}, ()
     limits = _limits(own, {columns.word[i] for i in np.flatnonzero(rows).tolist()})
     inside = rows & (nodes == 1)
     of_node = {place: limit for place, limit in limits.items() if place.startswith("node.")}
@@ -229,14 +226,16 @@ def _nearer(
     return min((started(factor) for factor in _RATE_FACTORS), key=cost)
 
 
-def _unseen(columns: MessageColumns, system: System, nodes: Floats, time: Floats, known: Mask) -> float | None:
+def _unseen(
+    columns: MessageColumns, system: System, own: Topology, nodes: Floats, time: Floats, known: Mask
+) -> float | None:
     """Each half of the node counts by constants of the other; None where there are too few."""
     counts: Sequence[float] = np.unique(nodes[known]).tolist()
-    if len(counts) < _LEAST_COUNTS or system.topology is None:
+    if len(counts) < _LEAST_COUNTS:
         return None
     errors = []
     for side in (0, 1):
         other = known & np.isin(nodes, counts[side::2])
-        kept, _ = _fit(columns, system, nodes, time, known & ~other)
-        errors.append(np.abs(_estimate(columns, system, _with(system.topology, kept), other) / time[other] - 1))
+        kept, _ = _fit(columns, system, own, nodes, time, known & ~other)
+        errors.append(np.abs(_estimate(columns, system, _with(own, kept), other) / time[other] - 1))
     return float(np.concatenate(errors).mean() * 100)

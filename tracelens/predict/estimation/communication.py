@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,7 @@ def estimate_collectives(
     cluster is each row's ``cluster`` column, else ``cluster``, else the standard node of the row's ``device`` column,
     else of ``device``. UsageError for columns that are missing, or an algorithm that nothing has.
     """
-    _needed(table, "collective", _MESSAGE)
+    require_columns(table, "collective", _MESSAGE)
     found = table.assign(time_us=np.nan, algorithm="", bound="", backend="", reason="")
 
     def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
@@ -169,7 +169,7 @@ def estimate_exchanges(
     rank, ``num_topk``, ``num_experts``; ``dispatch_sms`` and ``combine_sms`` for the normal kernels. Which kernels is
     ``kernels``, else ``op_name`` (``normal`` or ``ll``), else normal. The cluster is as in ``estimate_collectives``.
     """
-    _needed(table, "ep", _EXCHANGE)
+    require_columns(table, "ep", _EXCHANGE)
     times = {f"{phase}{part}_us_est": np.nan for part in ("", "_notify") for phase in _PHASES}
     found = table.assign(**times, bound="", backend="", reason="")
 
@@ -203,7 +203,7 @@ def plain_word(op: str) -> str:
     return Collective(kind=op, elements_in=0, elements_out=0, ranks=None).word or op
 
 
-def _needed(table: pd.DataFrame, what: str, columns: tuple[str, ...]) -> None:
+def require_columns(table: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
     """UsageError when one of ``columns`` is missing."""
     for name in columns:
         if name not in table:

@@ -25,7 +25,7 @@ from tracelens.files.data_table import is_file_name, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
-from tracelens.predict.estimation.communication import estimate_collectives, estimate_exchanges
+from tracelens.predict.estimation.communication import estimate_collectives, estimate_exchanges, require_columns
 from tracelens.predict.estimation.table_kinds import (
     KINDS,
     LIBRARIES,
@@ -194,9 +194,7 @@ def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> TableKind
     kind = KINDS.get(what)
     if kind is None:
         raise UsageError.unknown("kind of table", what, [*KINDS, *kernel_tables(), *_COMMUNICATION])
-    missing = [name for name in kind.needed if name not in table]
-    if missing:
-        raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
+    require_columns(table, what, kind.needed)
     if not is_device_named and "device" not in table:
         raise UsageError("the table has no column 'device': name one with --device")
     return kind

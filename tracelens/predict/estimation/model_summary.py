@@ -55,7 +55,6 @@ class ModelSummary(Record, frozen=True, kw_only=True):
     assumed: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self)
 
 

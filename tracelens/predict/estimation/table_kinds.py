@@ -19,6 +19,7 @@ from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.errors import UsageError
 from tracelens.files.data_table import COUNT, LARGEST, SIZE, Number, faults, is_blank, numbers, shown, text_codes, texts
+from tracelens.predict.estimation.communication import require_columns
 from tracelens.predict.workload.expert_placement import eplb
 from tracelens.predict.workload.token_routing import expert_loads
 from tracelens.types.records import Record
@@ -311,10 +312,7 @@ def _type_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
 
 def kernel_size_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
     """Per row what is wrong with its sizes and types, "" where nothing is. UsageError where a column is missing."""
-    missing = [column for column in table.sizes if column not in frame]
-    if missing:
-        has = ", ".join(map(str, frame))
-        raise UsageError(f"a table for {table.name} needs the column {missing[0]!r}; it has {has}")
+    require_columns(frame, table.name, table.sizes)
     optional = {column: replace(COUNT, blank=usual) for column, usual in table.optional.items() if column in frame}
     found = faults(frame, {column: _SIZES.get(column, COUNT) for column in table.sizes} | optional)
     found = [size or kind for size, kind in zip(found, _type_faults(table, frame), strict=True)]

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast, get_args
+from typing import TypeVar, cast, get_args
 
 import msgspec
 
@@ -22,6 +22,7 @@ from tracelens.predict.network.topology import PIPELINE_CHUNK_BYTES, Protocol, R
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB
 
+T = TypeVar("T")
 FOLDER = Path(__file__).resolve().parent / "clusters"
 LIBRARIES = Path(__file__).resolve().parent / "libraries"
 _PROTOCOLS = ("ll", "ll128", "simple")
@@ -173,7 +174,7 @@ def _standard(device: str) -> Cluster | None:
 def _read_library(path: Path) -> Library:
     root = FigureTable.of_file(path, kind="library")
     sources: dict[str, str] = {}
-    node, network = (_needed(root, name) for name in ("node", "network"))
+    node, network = _tiers(root)
     library = Library(
         name=path.stem,
         algorithms=of_library(path.stem),
@@ -188,33 +189,37 @@ def _read_library(path: Path) -> Library:
 
 def _read(path: Path) -> Cluster:
     root = FigureTable.of_file(path, kind="cluster")
-    library = Library.load(_text(root, "library"))
+    library = Library.load(_present(root, "library", root.text("library"), "a string"))
     sources = dict(library.sources)
-    node, network = (_needed(root, name) for name in ("node", "network"))
-    if (shape := _text(node, "shape")) not in get_args(Shape):
+    node, network = _tiers(root)
+    shape = _present(node, "shape", node.text("shape"), "a string")
+    if shape not in get_args(Shape):
         raise node.error("shape", 'must be "switch" or "mesh"')
     host, disks = root.table("host"), root.table("disks")
     host_w = None if host is None else host.needed_number("power_w")
     disk_tb, disk_gb_s = (None if disks is None else disks.number(name) for name in ("tb", "read_gb_s"))
     for each in filter(None, (host, disks)):
         _finish(each, sources)
-    peak = network.needed_number("card_gb_s")
+    peak, chunk_bytes = network.needed_number("card_gb_s"), float(PIPELINE_CHUNK_BYTES)
+    if (pipeline := root.table("pipeline")) is not None:
+        chunk_bytes = pipeline.needed_number("chunk_mb") * BYTES_PER_MB
+        _finish(pipeline, sources)
     cluster = Cluster(
         name=path.stem,
         label=root.text("label") or path.stem,
-        device=str(told(path, _text(root, "device"))),
+        device=str(told(path, _present(root, "device", root.text("device"), "a string"))),
         aliases=root.texts("aliases"),
         note=root.text("note"),
         is_standard=root.flag("standard"),
         library=library.name,
         algorithms=root.texts("algorithms") or library.algorithms,
         ep_library=root.text("ep_library"),
-        ranks_per_node=_count(node, "ranks", least=2),
+        ranks_per_node=_present(node, "ranks", node.whole("ranks", least=2), "a whole number, at least 2"),
         shape=cast(Shape, shape),
         adds_in_switch=node.flag("adds_in_switch"),
         node_rates=_measured(node, "in_switch_gb_s", sources),
         node_overheads=_overheads(node, library.node, sources),
-        cards=_count(network, "cards", least=1),
+        cards=_present(network, "cards", network.whole("cards", least=1), "a whole number, at least 1"),
         network_rates=Rates(peak_gb_s=peak, **_measured(network, "alone_gb_s", sources, peak)),
         network_overheads=_overheads(network, library.network, sources),
         nodes=network.whole("nodes"),
@@ -222,7 +227,7 @@ def _read(path: Path) -> Cluster:
         host_w=host_w,
         disk_tb=disk_tb,
         disk_gb_s=disk_gb_s,
-        chunk_bytes=_chunk_bytes(root.table("pipeline"), sources),
+        chunk_bytes=chunk_bytes,
         sources=sources | {"node": node.source("source"), "network": network.source("source")},
     )
     inside, between = ([p.name for p in link.protocols] for link in (cluster.node_overheads, cluster.network_overheads))
@@ -233,25 +238,16 @@ def _read(path: Path) -> Cluster:
     return cluster
 
 
-def _needed(root: FigureTable, name: str) -> FigureTable:
-    table = root.table(name)
-    if table is None:
-        raise root.error(name, "must be a table")
-    return table
-
-
-def _text(table: FigureTable, name: str) -> str:
-    text = table.text(name)
-    if text is None:
-        raise table.error(name, "must be a string")
-    return text
-
-
-def _count(table: FigureTable, name: str, *, least: int) -> int:
-    value = table.whole(name, least=least)
+def _present(table: FigureTable, name: str, value: T | None, what: str) -> T:
+    """InputError where a file does not have it: it must be ``what``."""
     if value is None:
-        raise table.error(name, f"must be a whole number, at least {least}")
+        raise table.error(name, f"must be {what}")
     return value
+
+
+def _tiers(root: FigureTable) -> tuple[FigureTable, FigureTable]:
+    node, network = (_present(root, name, root.table(name), "a table") for name in ("node", "network"))
+    return node, network
 
 
 def _measured(
@@ -284,11 +280,8 @@ def _overheads(tier: FigureTable, inherited: Overheads, sources: dict[str, str])
     found = dataclasses.replace(inherited, protocols=protocols or inherited.protocols)
     exchange = tier.table("all_to_all")
     if exchange is not None:
-        found = dataclasses.replace(
-            found,
-            peer_us=exchange.number_or_zero("peer_us") or 0.0,
-            sync_us=exchange.number_or_zero("sync_us") or 0.0,
-        )
+        peer_us, sync_us = (exchange.number_or_zero(name) or 0.0 for name in ("peer_us", "sync_us"))
+        found = dataclasses.replace(found, peer_us=peer_us, sync_us=sync_us)
         _finish(exchange, sources)
     switch = tier.table("in_switch")
     if switch is not None:
@@ -309,11 +302,3 @@ def _protocol(name: str, table: FigureTable, sources: dict[str, str]) -> Protoco
         raise table.error("rate_share", "must not be above 1")
     _finish(table, sources)
     return protocol
-
-
-def _chunk_bytes(table: FigureTable | None, sources: dict[str, str]) -> float:
-    if table is None:
-        return PIPELINE_CHUNK_BYTES
-    chunk = table.needed_number("chunk_mb") * BYTES_PER_MB
-    _finish(table, sources)
-    return chunk

@@ -136,7 +136,6 @@ class PassTimes(NamedTuple):
 
     @property
     def whole(self) -> Floats:
-        """All of it."""
         return self.busy + self.beside + self.host
 
 

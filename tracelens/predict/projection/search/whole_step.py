@@ -126,7 +126,6 @@ class CorrectedRules:
 
     @property
     def tokens_per_sample(self) -> int:
-        """Length of a sequence."""
         return self.space.sequence
 
     def feasible(
@@ -150,7 +149,6 @@ class CorrectedRules:
         return Feasible(candidates=spread, step_s=step_s, memory_gb=needed[source])
 
     def table(self, candidates: Splits, *, global_batch: int) -> dict[str, Any]:
-        """The full breakdown, by column name."""
         needed = self.memory_gb(candidates, global_batch=global_batch)
         degrees = self.degrees(candidates)
         further = {name: degrees.pop(name) for name in FURTHER}
@@ -207,7 +205,6 @@ class CorrectedRules:
         ]
 
     def degrees(self, candidates: Splits) -> dict[str, Any]:
-        """What may be fixed or forbidden, by column name."""
         s = candidates
         return {
             "n_gpus": s.gpus, "dp": s.dp, "tp": s.m1 * s.m2, "tp1": s.m1, "tp2": s.m2, "pp": s.pp,
