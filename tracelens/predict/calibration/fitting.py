@@ -1,6 +1,5 @@
-"""Fitting positive constants to measured times: least mean error within bounds, and norms of costs.
-
-Fitting ``launch_us + (sum of (constant * cost) ** overlap) ** (1 / overlap)`` to measured times.
+"""Fitting positive constants to measured times, least mean error within bounds; and those of a norm of costs,
+``launch_us + (sum of (constant * cost) ** overlap) ** (1 / overlap)``.
 
 Damped Gauss-Newton on the logarithms of the constants with weights 1/|error|, which leads to the least mean of
 |estimate / measured - 1|: first on logarithms of the times, which also see by how much an estimate is too small.
@@ -73,11 +72,8 @@ def fitted(
     error_of: Callable[[FloatArray], FloatArray] = relative,
     evaluations: int = 300,
 ) -> Fit:
-    """``bounds``: name -> (start, least, most), all above 0; ``error_of`` says what is minimized.
-
-    Damped Gauss-Newton with weights 1/|error|, first on logs
-    (which also see by how much an estimate is too small), a simplex search from there (ceilings make the error rough),
-    Gauss-Newton again.
+    """``bounds``: name -> (start, least, most), all above 0; ``error_of`` says what is minimized: on logarithms first,
+    by a simplex search from there (ceilings make the error rough), then as it is.
     """
     names = list(bounds)
     low, high = (np.log([bounds[name][side] for name in names]) for side in (1, 2))
@@ -94,8 +90,8 @@ def fitted(
     def residual(x: FloatArray) -> FloatArray:
         return error_of(logarithm(x))
 
-    x, error = gauss_newton(logarithm, start, low, high, _ROUGH)
-    x, error = _simplex(lambda z: float(np.abs(residual(np.clip(z, low, high))).mean()), x, evaluations)
+    x, _ = gauss_newton(logarithm, start, low, high, _ROUGH)
+    x, _ = _simplex(lambda z: float(np.abs(residual(np.clip(z, low, high))).mean()), x, evaluations)
     x, error = gauss_newton(residual, np.clip(x, low, high), low, high, _ROUGH)
     found = constants(x)
 

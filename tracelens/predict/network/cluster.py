@@ -47,12 +47,19 @@ class Library(Record, frozen=True, kw_only=True):
     sources: Mapping[str, str]
 
     @classmethod
+    @functools.cache
     def load(cls, name: str) -> Library:
         """A library of this package, e.g. ``"nccl"``. UsageError for an unknown name."""
         known = {path.stem: path for path in LIBRARIES.glob("*.toml")}
         if name not in known:
             raise UsageError.unknown("communication library", name, known)
-        return _read_library(known[name])
+        root = FigureTable.of_file(known[name], kind="library")
+        sources: dict[str, str] = {}
+        tiers = _tiers(root)
+        node, network = (_overheads(tier, Overheads(), sources) for tier in tiers)
+        for table in (*tiers, root):
+            table.finish()
+        return cls(name=name, algorithms=of_library(name), node=node, network=network, sources=sources)
 
 
 class Cluster(Record, frozen=True, kw_only=True):
@@ -124,14 +131,18 @@ class Cluster(Record, frozen=True, kw_only=True):
         return next((c for c in cls.all() if wanted in {normalized(alias) for alias in c.aliases}), None)
 
     @classmethod
+    @functools.cache
     def standard(cls, device: str) -> Cluster | None:
         """What a device of that file name stands in unless a cluster is named; None when no file says."""
-        return _standard(device) if device else None
+        texts = {name: (FOLDER / f"{name}.toml").read_bytes() for name in cls.names() if device}
+        naming = (_bundled(name) for name, text in texts.items() if device.encode() in text)
+        return next((cluster for cluster in naming if cluster.is_standard and cluster.device == device), None)
 
     @classmethod
+    @functools.cache
     def names(cls) -> tuple[str, ...]:
         """Names of the clusters of this package, sorted. Reads the folder, not the files."""
-        return _names()
+        return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
     @classmethod
     def all(cls) -> tuple[Cluster, ...]:
@@ -155,36 +166,8 @@ def _link(rates: Rates, costs: Overheads) -> TierLink:
 
 
 @functools.cache
-def _names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
-
-
-@functools.cache
 def _bundled(name: str) -> Cluster:
     return _read(FOLDER / f"{name}.toml")
-
-
-@functools.cache
-def _standard(device: str) -> Cluster | None:
-    naming = (_bundled(name) for name in _names() if device.encode() in (FOLDER / f"{name}.toml").read_bytes())
-    return next((cluster for cluster in naming if cluster.is_standard and cluster.device == device), None)
-
-
-@functools.cache
-def _read_library(path: Path) -> Library:
-    root = FigureTable.of_file(path, kind="library")
-    sources: dict[str, str] = {}
-    node, network = _tiers(root)
-    library = Library(
-        name=path.stem,
-        algorithms=of_library(path.stem),
-        node=_overheads(node, Overheads(), sources),
-        network=_overheads(network, Overheads(), sources),
-        sources=sources,
-    )
-    for table in (node, network, root):
-        table.finish()
-    return library
 
 
 def _read(path: Path) -> Cluster:

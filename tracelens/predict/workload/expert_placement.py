@@ -158,9 +158,7 @@ def _replicated(weights: NDArray[np.float64], slots: int) -> tuple[NDArray[np.in
 
 
 def _per_rank(experts: int, ranks: int) -> int:
-    if ranks < 1 or experts < 1:
-        raise UsageError(f"experts and ranks must be at least 1, got {experts} and {ranks}")
-    if experts % ranks:
+    if _slots(experts, ranks, 0) > experts:
         raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
     return experts // ranks
 

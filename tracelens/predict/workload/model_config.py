@@ -207,9 +207,10 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
         return _bundled(stem)
 
     @classmethod
+    @functools.cache
     def names(cls) -> tuple[str, ...]:
         """Names of the models of this package, sorted. Reads the folder, not the files."""
-        return _names()
+        return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
     @classmethod
     def all(cls) -> tuple[ModelConfig, ...]:
@@ -291,15 +292,10 @@ def expanded(runs: str, own: Sequence[str] = ()) -> str:
 
 
 @functools.cache
-def _names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
-
-
-@functools.cache
 def _aliases() -> dict[str, str]:
     """Each alias, and its model; no file is parsed as a whole."""
     found: dict[str, str] = {}
-    for name in _names():
+    for name in ModelConfig.names():
         line = re.search(r"^aliases = .*", (FOLDER / f"{name}.toml").read_text(encoding="utf-8"), re.MULTILINE)
         found |= dict.fromkeys(tomllib.loads(line[0])["aliases"] if line else (), name)
     return found
@@ -308,7 +304,7 @@ def _aliases() -> dict[str, str]:
 @functools.cache
 def _spellings() -> dict[str, str]:
     """What names are compared by, and the models that it stands for."""
-    named = _aliases() | {name: name for name in _names()}
+    named = _aliases() | {name: name for name in ModelConfig.names()}
     short = {spelling_key(without_point(name)): stem for name, stem in named.items()}
     return short | {spelling_key(name): stem for name, stem in named.items()}
 
