@@ -143,17 +143,16 @@ class PaperRules(Record, frozen=True, kw_only=True):
             row: dict[str, Any] = {"op": op.name, "times": repeats}
             for side in ("forward", "backward"):
                 work: _Pass = getattr(op, side)
-                messages = [m for m in work.messages if keys[m.axis][0] > 1 and np.max(m.volume_gb) > 0]
-                axis = messages[0].axis if messages else ""
+                found, blocks = self._figures(op, work, keys), 1 if work.blocks is None else _first(work.blocks)
+                sent = [message for message in found.messages if message[2] > 0]
+                axis = sent[0][1] if sent else ""
                 row |= {
-                    f"{side}_tflop": _first(work.tflop) * repeats,
-                    f"{side}_hbm_gb": _first(work.hbm_gb) * repeats,
-                    f"{side}_comm": " + ".join(m.kind for m in messages),
+                    f"{side}_tflop": found.tflop * repeats,
+                    f"{side}_hbm_gb": found.hbm_gb * repeats,
+                    f"{side}_comm": " + ".join(kind for kind, _, _ in sent),
                     f"{side}_group": f"{int(keys[axis][0])} ({int(keys[f'near_{axis}'][0])} per node)" if axis else "",
-                    f"{side}_volume_gb": sum(_first(m.volume_gb) for m in messages)
-                    * repeats
-                    * (1 if work.blocks is None else _first(work.blocks)),
-                    f"{side}_s": _first(sum(self._timed(op, work, keys))) * repeats,
+                    f"{side}_volume_gb": sum(gb for _, _, gb in sent) * repeats * blocks,
+                    f"{side}_s": found.seconds * repeats,
                 }
             kept = _first(op.stored_gb) * layers * min(int(one.pp[0]), repeats // layers)
             rows.append({**row, "weights_gb": _first(op.weights_gb) * layers, "activations_gb": kept})
@@ -224,6 +223,12 @@ class PaperRules(Record, frozen=True, kw_only=True):
             # SUMMA: one set of broadcasts up front, the rest hidden behind the products as far as they last.
             communication += np.maximum(one.blocks * communication - (compute + exposed), 0.0)
         return compute, exposed, communication
+
+    def _figures(self, op: _Op, one: _Pass, keys: Mapping[str, Any]) -> PassFigures:
+        """Of the first of ``keys``."""
+        compute_s, memory_s, communication_s = (_first(value) for value in self._timed(op, one, keys))
+        sent = tuple((m.kind, m.axis, _first(m.volume_gb)) for m in one.messages if keys[m.axis][0] > 1)
+        return PassFigures(_first(one.tflop), _first(one.hbm_gb), sent, compute_s, memory_s, communication_s)
 
     def _ops(self, keys: Mapping[str, Any]) -> list[_Op]:
         shape, is_2d = self.shape, self.strategy == "2d"
@@ -515,13 +520,13 @@ class Layer(Record, frozen=True, kw_only=True):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        keys = self._keys()
+        keys, rules = self._keys(), self.rules
         return tuple(
             Operation(
-                op.name, self._figures(op, op.forward, keys), self._figures(op, op.backward, keys),
+                op.name, rules._figures(op, op.forward, keys), rules._figures(op, op.backward, keys),
                 _first(op.weights_gb), _first(op.stored_gb),
             )
-            for op in self.rules._ops(keys)
+            for op in rules._ops(keys)
         )  # fmt: skip
 
     def __getitem__(self, name: str) -> Operation:
@@ -584,11 +589,6 @@ class Layer(Record, frozen=True, kw_only=True):
         if min(values) < 1 or self.tp1 % near1 or self.tp2 % near2:
             raise UsageError("each degree must be at least 1, and a multiple of its members in a domain")
         return {name: np.array([value]) for name, value in zip(LAYER_KEYS, values, strict=True)}
-
-    def _figures(self, op: _Op, one: _Pass, keys: Mapping[str, Any]) -> PassFigures:
-        compute_s, memory_s, communication_s = (_first(value) for value in self.rules._timed(op, one, keys))
-        sent = tuple((m.kind, m.axis, _first(m.volume_gb)) for m in one.messages if keys[m.axis][0] > 1)
-        return PassFigures(_first(one.tflop), _first(one.hbm_gb), sent, compute_s, memory_s, communication_s)
 
 
 def layer_costs(rules: PaperRules, candidates: Candidates) -> LayerCost:

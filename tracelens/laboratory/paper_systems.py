@@ -75,18 +75,17 @@ class Sigmoid(NamedTuple):
     base: float
 
 
-class NcclFits:
+class NcclFits(Record, frozen=True):
     """Measured bandwidths as fits by (collective, devices per domain, domains), in place of the two tiers' formula."""
 
-    def __init__(self, fits: Mapping[tuple[str, int, int], Sigmoid]) -> None:
-        self._fits = dict(fits)
+    fits: Mapping[tuple[str, int, int], Sigmoid]
 
     def seconds(self, volume_gb: Any, ranks: Any, near: Any, kind: str) -> Any:
         """Volume over the fit's rate, in GB of 2^30 bytes as the published code has it; NaN where a kind has no fit.
 
         A number of domains that was not measured has the fit of the nearest; UsageError for larger domains.
         """
-        if not any(word == kind for word, _, _ in self._fits):
+        if not any(word == kind for word, _, _ in self.fits):
             return np.nan
         volume, ranks, near = np.broadcast_arrays(np.asarray(volume_gb, float), ranks, near)
         result = np.full(volume.shape, np.nan)
@@ -99,12 +98,12 @@ class NcclFits:
         return result
 
     def _fit(self, kind: str, near: int, domains: int) -> Sigmoid:
-        known = [count for word, each, count in self._fits if (word, each) == (kind, near)]
+        known = [count for word, each, count in self.fits if (word, each) == (kind, near)]
         if not known:
             raise UsageError(
                 f"the NCCL fits have no {kind} of {near} devices in a domain: choose another size with --sweep nvs="
             )
-        return self._fits[kind, near, min(known, key=lambda count: abs(math.log2(count / domains)))]
+        return self.fits[kind, near, min(known, key=lambda count: abs(math.log2(count / domains)))]
 
 
 class PaperSystem(Record, frozen=True, kw_only=True):

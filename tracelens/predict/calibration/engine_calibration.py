@@ -148,13 +148,9 @@ def _from_report(engine: Engine, path: Path) -> Engine | None:
     if not isinstance(document, dict) or not str(document.get("schema", "")).startswith("tracelens.report/"):
         return None
     with expected(path, REPORT):
-        return _fitted_on_ops(engine, path, document)
-
-
-def _fitted_on_ops(engine: Engine, path: Path, document: Mapping[str, Any]) -> Engine:
-    waits, ratios = _waits_and_ratios(report_ops({"ops": [], **document}))
-    step = document.get("step")
-    steps = COUNT.count((step.get("count") if isinstance(step, dict) else None) or 1, f"{path}: step.count")
+        waits, ratios = _waits_and_ratios(report_ops({"ops": [], **document}))
+        step = document.get("step")
+        steps = COUNT.count((step.get("count") if isinstance(step, dict) else None) or 1, f"{path}: step.count")
     if not waits and not ratios:
         raise InputError(f"{path}: its ops have neither launch gaps nor estimates to calibrate from")
     share = round(statistics.median(ratios), 4) if ratios else None

@@ -181,17 +181,21 @@ def report_measured(path: Path) -> tuple[list[Measured], str | None]:
     """The ops of a ``report.json`` like ``analysis_measured``, and the device that it names. InputError for others."""
     document = json_of(path, REPORT)
     with expected(path, REPORT):
-        ops, extensions = report_ops(document), document["extensions"]
+        ops, catalog = report_ops(document), _catalog_of(document)
         device = (document.get("device") or {}).get("id")
         records = [
             (op, TIME.of(op["kernel_us_mean"], f"{path}: ops[{at}].kernel_us_mean"))
             for at, op in enumerate(ops)
             if op["kernel_us_mean"]
         ]
-        bundled = [load_extension(name) for name in extensions if isinstance(name, str) and name.isidentifier()]
-        catalog = Catalog(bundled)
         calls = [(catalog.read(signature_of(recorded)).model, recorded["name"], time) for recorded, time in records]
     return calls_measured(calls), device
+
+
+def _catalog_of(document: Mapping[str, Any]) -> Catalog:
+    """Of the bundled extensions that a ``report.json`` was made with."""
+    names = [name for name in document["extensions"] if isinstance(name, str) and name.isidentifier()]
+    return Catalog([load_extension(name) for name in names])
 
 
 def signature_of(recorded: Mapping[str, Any]) -> OpSignature:
@@ -247,9 +251,7 @@ def report_step(path: Path) -> MeasuredStep:
         marked, busy = document["step"] or {}, document["busy"]
         steps = COUNT.count(marked.get("count") or 1, f"{path}: step.count")
         step_us = TIME.of(marked.get("time_us") or busy["total_us"], f"{path}: step.time_us")
-        bundled = [load_extension(name) for name in document["extensions"] if str(name).isidentifier()]
-        catalog = Catalog(bundled)
-        calls = []
+        catalog, calls = _catalog_of(document), []
         for op in report_ops(document):
             inside = op.get("per_step", {"count": op["operation_count"] / steps})
             if op["kernel_us_mean"] and op.get("name") and inside["count"]:

@@ -89,7 +89,7 @@ class Copies(Record, frozen=True, kw_only=True):
         # One more row and column take what is dropped or a duplicate.
         narrow = np.min_scalar_type(max(ranks, 1))
         rank_table = np.append(place, ranks).astype(narrow)
-        sources = _Sources(rank_of_token, tokens, ranks)
+        sources = _sources(rank_of_token, tokens, ranks)
         by_expert = np.zeros(ranks * (experts + 1), np.int64)
         by_rank = np.zeros(ranks * (ranks + 1), np.int64)
         by_node = np.zeros(ranks * (nodes + 1), np.int64)
@@ -97,7 +97,7 @@ class Copies(Record, frozen=True, kw_only=True):
             block = np.ascontiguousarray(chosen[start : start + _BLOCK].T, dtype=np.intp)
             if block.min() < 0:
                 block = np.where(block < 0, experts, block)
-            source = sources(start, block.shape[1])
+            source = sources[start : start + _BLOCK]
             to_rank = rank_table[block]
             by_expert += np.bincount((block + source * (experts + 1)).ravel(), minlength=by_expert.size)
             by_rank += _distinct(to_rank, source, ranks, ranks)
@@ -109,7 +109,7 @@ class Copies(Record, frozen=True, kw_only=True):
             node_copies = rank_copies
         elif nodes == 1:
             kept = chosen.max(axis=1) >= 0 if tokens and chosen.min() < 0 else np.ones(tokens, bool)
-            node_copies = np.bincount(sources(0, tokens)[kept], minlength=ranks)[:, None]
+            node_copies = np.bincount(sources[kept], minlength=ranks)[:, None]
         else:
             node_copies = by_node.reshape(ranks, nodes + 1)[:, :nodes]
         per_expert = np.zeros((ranks, ranks), np.int64)
@@ -119,7 +119,7 @@ class Copies(Record, frozen=True, kw_only=True):
             per_rank=rank_copies.copy(),
             per_node=node_copies.copy(),
             experts=of_expert.sum(axis=0),
-            tokens=np.bincount(sources(0, tokens), minlength=ranks),
+            tokens=np.bincount(sources, minlength=ranks),
             ranks_per_node=per_node,
         )
 
@@ -202,21 +202,16 @@ def _places(rank_of_expert: Ints, ranks: int) -> NDArray[np.intp]:
     return place
 
 
-class _Sources:
-    """Source rank of each token of a block."""
-
-    def __init__(self, rank_of_token: Ints | None, tokens: int, ranks: int) -> None:
-        self.given = None if rank_of_token is None else np.asarray(rank_of_token, dtype=np.intp)
-        self.ranks = ranks
-        if self.given is not None and self.given.shape != (tokens,):
-            raise UsageError(f"{tokens} tokens but {len(self.given)} source ranks")
-        if self.given is not None and tokens and (self.given.min() < 0 or self.given.max() >= ranks):
-            raise UsageError(f"a token's source rank is outside 0 to {ranks - 1}")
-
-    def __call__(self, start: int, count: int) -> NDArray[np.intp]:
-        if self.given is not None:
-            return self.given[start : start + count]
-        return np.arange(start, start + count, dtype=np.intp) % self.ranks
+def _sources(rank_of_token: Ints | None, tokens: int, ranks: int) -> NDArray[np.intp]:
+    """Source rank of each token."""
+    if rank_of_token is None:
+        return np.arange(tokens, dtype=np.intp) % ranks
+    given = np.asarray(rank_of_token, dtype=np.intp)
+    if given.shape != (tokens,):
+        raise UsageError(f"{tokens} tokens but {len(given)} source ranks")
+    if tokens and (given.min() < 0 or given.max() >= ranks):
+        raise UsageError(f"a token's source rank is outside 0 to {ranks - 1}")
+    return given
 
 
 def _distinct(target: Ints, source: NDArray[np.intp], ranks: int, targets: int) -> NDArray[np.int64]:

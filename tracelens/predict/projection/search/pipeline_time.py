@@ -21,23 +21,15 @@ from tracelens.types.records import Record
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 
-class Neighbors(NamedTuple):
-    """A layer of a chunk between the one before it and the one after it, as kinds; None at the chunk's ends."""
-
-    before: int | None
-    kind: int
-    after: int | None
-
-
 class ChunkType(Record, frozen=True, kw_only=True, eq=False):
     """Layers that run one after the other: ``kinds``. ``layers``: how often each kind, [kind].
 
-    ``neighbors``: how often layers of each kind stand between which others.
+    ``neighbors``: how often a layer of a kind stands between which before and after it; None at the chunk's ends.
     """
 
     kinds: tuple[int, ...]
     layers: Ints
-    neighbors: Mapping[Neighbors, int]
+    neighbors: Mapping[tuple[int | None, int, int | None], int]
 
 
 class StageType(Record, frozen=True, kw_only=True, eq=False):
@@ -68,20 +60,14 @@ def stage_types(model: ModelConfig, pp: int, vpp: int) -> tuple[StageType, ...]:
         held = [kinds.index(layer) for layer in model.layers[at : at + count]]
         first, last = part == 0, part == len(counts) - 1
         chunk = (*[len(kinds) - 2] * first, *held, *[len(kinds) - 1] * last)
-        parts.append(made.setdefault(chunk, _chunk(chunk, len(kinds))))
+        neighbors = Counter(zip((None, *chunk), chunk, (*chunk[1:], None), strict=False))
+        layers = np.bincount(chunk, minlength=len(kinds))
+        parts.append(made.setdefault(chunk, ChunkType(kinds=chunk, layers=layers, neighbors=neighbors)))
         at += count
     by_rank: dict[tuple[ChunkType, ...], list[int]] = {}
     for rank in range(pp):
         by_rank.setdefault(tuple(parts[rank::pp]), []).append(rank)
     return tuple(StageType(chunks=chunks, ranks=tuple(ranks)) for chunks, ranks in by_rank.items())
-
-
-def _chunk(held: tuple[int, ...], kinds: int) -> ChunkType:
-    return ChunkType(
-        kinds=held,
-        layers=np.bincount(held, minlength=kinds),
-        neighbors=Counter(Neighbors(*each) for each in zip((None, *held), held, (*held[1:], None), strict=False)),
-    )
 
 
 def under_way(s: Splits, stage: StageType, passes: Ints, kept_bytes: Floats) -> Floats:

@@ -89,7 +89,8 @@ def _beside(path: Path) -> dict[str, Any] | None:
 def _scheme(file: str, given: dict[str, Any], inner: dict[str, Any]) -> _Scheme:
     method = str(given.get("quant_method") or "modelopt").lower()
     algorithm = str(given.get("quant_algo") or "").upper()
-    left_out = _texts(given, "ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
+    lists = (given.get(name) for name in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"))
+    left_out = next((tuple(map(str, each)) for each in lists if isinstance(each, list)), ())
     named, kv = _named(file, given), _kv(given)
     if named:
         # what is not named stays, unless the method itself has a type for it
@@ -173,10 +174,9 @@ def _integer(file: str, bits: Any, activations: Any, group: Any) -> NarrowWeight
 
 
 def _weights(file: str, bits: Any, eight: DType, four: DType) -> DType:
-    narrow = _bits(bits, eight, four)
-    if narrow is None:
+    if bits not in (4, 8):
         raise InputError(f"{file}: weights of {bits} bits are not known")
-    return narrow
+    return eight if bits == 8 else four
 
 
 def _computed(activations: Any, bits: Any) -> DType | None:
@@ -187,23 +187,12 @@ def _computed(activations: Any, bits: Any) -> DType | None:
     return None if own == bits else _FP8 if own == 8 else DType.BF16
 
 
-def _bits(bits: Any, eight: DType, four: DType) -> DType | None:
-    return eight if bits == 8 else four if bits == 4 else None
-
-
 def _kv(given: dict[str, Any]) -> DType | None:
     said = given.get("kv_cache_quant_algo") or given.get("kv_cache_scheme")
     if isinstance(said, dict):
-        return _bits(said.get("num_bits"), _FP8, _FP4)
+        bits = said.get("num_bits")
+        return _FP8 if bits == 8 else _FP4 if bits == 4 else None
     return DType.parse(str(said).lower()) if said else None
-
-
-def _texts(given: dict[str, Any], *names: str) -> tuple[str, ...]:
-    for name in names:
-        value = given.get(name)
-        if isinstance(value, list):
-            return tuple(str(each) for each in value)
-    return ()
 
 
 def _of_part(part: str, scheme: _Scheme, blocks: int) -> NarrowWeights | None:
