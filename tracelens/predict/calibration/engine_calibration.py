@@ -21,9 +21,6 @@ from tracelens.predict.serving.requests import MeasuredRequests, Requests, read_
 from tracelens.predict.serving.simulation import Options, simulate
 from tracelens.types.records import Record
 
-#: Rounds of the coordinate search, each over every constant.
-_ROUNDS = 4
-
 
 class Errors(Record, frozen=True, kw_only=True):
     """Simulated over measured, minus one, in percent. ``*_mean`` and ``e2e_p50`` compare the figures of the whole part,
@@ -102,7 +99,7 @@ def fit(deployment: Deployment, measured: MeasuredRequests, part: slice, *, poli
         )  # fmt: skip
 
     compare(dataclasses.replace(deployment, engine=engine), measured, part, policy=policy)
-    values = coordinate_search(loss, values, steps, _ROUNDS)
+    values = coordinate_search(loss, values, steps)
     rounded = {name: float(f"{value:.4g}") for name, value in values.items()}
     return dataclasses.replace(engine, **rounded)  # type: ignore[arg-type]
 

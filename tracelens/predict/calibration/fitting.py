@@ -21,8 +21,8 @@ _LONGEST_STEP = 0.7
 _SIMPLEX = 0.15
 # A logarithm this near a bound sits on it; a mean error that moves by less says nothing.
 _ON_BOUND, _FLAT = 1e-3, 2e-4
-# By how much the steps of a coordinate search fall per round.
-_SHRINK = 2.5
+# Rounds of a coordinate search, each over every constant, and by how much its steps fall per round.
+_SEARCH_ROUNDS, _SHRINK = 4, 2.5
 #: Bounds of one constant: start, least, most. A fraction of a peak is at most 1.
 Bounds = tuple[float, float, float]
 
@@ -117,12 +117,12 @@ def undetermined(
 
 
 def coordinate_search(
-    loss: Callable[[dict[str, float]], float], start: Mapping[str, float], steps: Mapping[str, float], rounds: int
+    loss: Callable[[dict[str, float]], float], start: Mapping[str, float], steps: Mapping[str, float]
 ) -> dict[str, float]:
     """One constant after the other, as long as a step makes the loss smaller; smaller steps in each round."""
     values, steps = dict(start), dict(steps)
     best = loss(values)
-    for _ in range(rounds):
+    for _ in range(_SEARCH_ROUNDS):
         for name in values:
             for step in (steps[name], -steps[name]):
                 while (worth := loss(tried := values | {name: values[name] + step})) < best:

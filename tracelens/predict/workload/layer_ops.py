@@ -117,12 +117,11 @@ class Batch(Record, frozen=True, kw_only=True):
         model = Normalization(**sizes, bias=shape.norm_bias)
         return LayerOp(name=name, model=model, weights=n * (1 + shape.norm_bias), split=split)
 
-    def convolution(self, name: str, channels: int, taps: int, *, bias: bool = False, cached: bool = False) -> LayerOp:
+    def convolution(self, name: str, channels: int, taps: int, *, bias: bool = False) -> LayerOp:
         """A causal convolution of each channel along the sequence."""
         model = CausalConv1d(
-            b=self.batch, channels=channels, length=self.sequence, width=taps, bias=bias, cached=cached,
-            dtype=self.dtype,
-        )  # fmt: skip
+            b=self.batch, channels=channels, length=self.sequence, width=taps, bias=bias, dtype=self.dtype
+        )
         return LayerOp(name=name, model=model, weights=channels * (taps + bias), split="heads", is_core=True)
 
     def feed_forward(self, name: str, ffn: int, *, bias: bool = False) -> Iterator[LayerOp]:
