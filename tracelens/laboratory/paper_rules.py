@@ -26,7 +26,7 @@ from tracelens.errors import UsageError
 from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, paper_shape, paper_system
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
-from tracelens.predict.projection.search.space import Shape, distinct
+from tracelens.predict.projection.search.space import Columns, Shape, distinct
 from tracelens.types.records import Record
 
 Floats = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ OPTIMIZER_BYTES_PER_WEIGHT_BYTE = 6  # 12 bytes of state per 2-byte weight
 LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
 
 
-class LayerCost(Record, frozen=True, kw_only=True, eq=False):
+class LayerCost(Columns, frozen=True, kw_only=True, eq=False):
     """One layer on one device, forward and backward; arrays over distinct (m1, m2, micro-batch, blocks, placement).
 
     ``weights_gb`` and ``stored_gb`` (activations kept for the backward pass); ``transfer_gb`` goes to the next stage.
@@ -114,8 +114,7 @@ class PaperRules(Record, frozen=True, kw_only=True):
         needed = sum(memory_gb(self, space, cost, global_batch).values(), np.zeros(len(space)))
         if not wanted.is_one_configuration:
             fits = np.flatnonzero(needed <= self.system.hbm_gb * (1 - wanted.headroom))
-            space, needed = space.take(fits), needed[fits]
-            cost = LayerCost(**{name: getattr(cost, name)[fits] for name in LayerCost.__struct_fields__})
+            space, needed, cost = space.take(fits), needed[fits], cost.take(fits)
         return Feasible(candidates=space, step_s=step_times(self, space, cost, global_batch)["t"], memory_gb=needed)
 
     def table(self, candidates: Candidates, *, global_batch: int) -> dict[str, Any]:
@@ -595,8 +594,7 @@ def layer_costs(rules: PaperRules, candidates: Candidates) -> LayerCost:
     """The layer of every candidate, evaluated once per distinct key."""
     columns = [getattr(candidates, name) for name in LAYER_KEYS]
     first, inverse = distinct(columns)
-    cost = rules.layer({name: column[first] for name, column in zip(LAYER_KEYS, columns, strict=True)})
-    return LayerCost(**{name: getattr(cost, name)[inverse] for name in LayerCost.__struct_fields__})
+    return rules.layer({name: each[first] for name, each in zip(LAYER_KEYS, columns, strict=True)}).take(inverse)
 
 
 def memory_gb(rules: PaperRules, candidates: Candidates, cost: LayerCost, global_batch: int) -> dict[str, Floats]:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.backends.base import System
 from tracelens.errors import InputError, UsageError
@@ -31,7 +30,15 @@ from tracelens.hardware.device_figures import Hbm, Link
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.predict.network.topology import Protocol, Rates, Tier, TierLink, Topology
 from tracelens.predict.projection.projection_options import Strategy
-from tracelens.predict.projection.search.space import MIN_SHARD, Ints, Shape, divisors, given_shape, summa_blocks
+from tracelens.predict.projection.search.space import (
+    MIN_SHARD,
+    Columns,
+    Ints,
+    Shape,
+    divisors,
+    given_shape,
+    summa_blocks,
+)
 from tracelens.predict.projection.search.systems import (
     AS_THEY_ARE,
     Figures,
@@ -421,7 +428,7 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
     return shape if sequence is None else replace(shape, sequence=sequence)
 
 
-class Candidates(Record, frozen=True, kw_only=True, eq=False):
+class Candidates(Columns, frozen=True, kw_only=True, eq=False):
     """One entry per configuration. ``blocks`` is 1 outside SUMMA; ``near_*``: members of the group in one domain."""
 
     gpus: Ints
@@ -435,13 +442,6 @@ class Candidates(Record, frozen=True, kw_only=True, eq=False):
     near_m2: Ints
     near_dp: Ints
     near_pp: Ints
-
-    def __len__(self) -> int:
-        return len(self.gpus)
-
-    def take(self, index: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Candidates:
-        """The candidates at ``index``, or where a mask is true."""
-        return Candidates(**{name: getattr(self, name)[index] for name in self.__struct_fields__})
 
 
 def enumerate_candidates(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -96,7 +96,18 @@ ZERO = (1, 2, 3)
 Index: TypeAlias = npt.NDArray[np.intp] | npt.NDArray[np.bool_]
 
 
-class Splits(Record, frozen=True, kw_only=True, eq=False):
+class Columns(Record, frozen=True, kw_only=True, eq=False):
+    """Columns of equal length."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__struct_fields__[0]))
+
+    def take(self, index: Index) -> Self:
+        """The entries at ``index``, or where a mask is true."""
+        return type(self)(**{name: getattr(self, name)[index] for name in self.__struct_fields__})
+
+
+class Splits(Columns, frozen=True, kw_only=True, eq=False):
     """One entry per configuration. ``m1`` tensor-parallel ranks; ``m2`` the other side of a SUMMA grid, or context
     ranks.
 
@@ -120,13 +131,6 @@ class Splits(Record, frozen=True, kw_only=True, eq=False):
     near_m2: Ints
     near_dp: Ints
     near_pp: Ints
-
-    def __len__(self) -> int:
-        return len(self.gpus)
-
-    def take(self, index: Index) -> Splits:
-        """The entries at ``index``, or where a mask is true."""
-        return Splits(**{name: getattr(self, name)[index] for name in NAMES})
 
     def micro_batches(self, global_batch: int) -> Ints:
         """Passes of a replica per step."""
