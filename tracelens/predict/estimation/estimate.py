@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+Column: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 #: Types of tables and of ``--dtype``: nobody measured layers in MXFP8.
 ESTIMATED = {text: each.calibrated for each in Precision if each is not Precision.MXFP8 for text in each.spellings}
 #: The precision that stands for a type of this rate, where neither name nor alias says which.
@@ -116,7 +117,7 @@ def estimate(
     return with_power(found, columns)
 
 
-def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, Column]:
     """The columns that ``estimate`` adds to rows of ``KINDS``, and those of a time's parts, FLOPs among them."""
     kind = _kind(what, table, is_device_named=asked.device is not None)
     answers = chain(asked.backend)
@@ -154,12 +155,12 @@ def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray
     return columns
 
 
-def _empty(rows: int) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+def _empty(rows: int) -> dict[str, Column]:
     said = {name: np.full(rows, "", object) for name in _SAID}
     return said | {name: np.full(rows, np.nan) for name in (*_FIGURES, *_INNER)}
 
 
-def _words(table: pd.DataFrame, column: str | Sequence[str], usual: str) -> np.ndarray[Any, np.dtype[Any]]:
+def _words(table: pd.DataFrame, column: str | Sequence[str], usual: str) -> Column:
     """A column's texts, or those of several columns joined."""
     if isinstance(column, str):
         return np.array(texts(table, column, usual) if column in table else [usual] * len(table), dtype=object)
@@ -202,7 +203,7 @@ def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> TableKind
 
 def _answered(
     answers: Chain, work: ColumnBatch | WorkColumns, system: System, *, is_kernel: bool = False
-) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+) -> dict[str, Column]:
     """Columns of rows that are alike in type and device. A device without a rate for their type has no answer, but for
     kernels of engines.
     """
@@ -223,7 +224,7 @@ def _answered(
     return columns | {"flops": np.asarray(flops, np.float64)} | watts
 
 
-def _kernels(kernels: KernelTable, table: pd.DataFrame, asked: Asked) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+def _kernels(kernels: KernelTable, table: pd.DataFrame, asked: Asked) -> dict[str, Column]:
     """As ``priced``, of rows of a table of engines' kernels."""
     if "device" not in table and asked.device is None:
         raise UsageError("the table has no column 'device': name one with --device")
@@ -357,9 +358,7 @@ def operation_answers(
 _Named = list[tuple[str, str, Mapping[str, object]]]
 
 
-def _answer(
-    name: str, columns: Mapping[str, np.ndarray[Any, np.dtype[Any]]], asked: Asked, dtype: str
-) -> OperationEstimate:
+def _answer(name: str, columns: Mapping[str, Column], asked: Asked, dtype: str) -> OperationEstimate:
     row = {key: values[0] for key, values in columns.items()}
     compute, memory, peak = (
         None if np.isnan(row[key]) else float(row[key]) for key in ("compute_us", "memory_us", "peak_us")

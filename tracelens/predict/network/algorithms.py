@@ -132,7 +132,8 @@ def _slowest(crossings: tuple[Crossing, ...], protocol: str) -> float:
 
 
 def _direct_exchange(protocol: str, nbytes: Values, way: Way) -> Values:
-    """One step; the tiers work at once and the slowest one counts: n/p per peer over the rank's share of its rate.
+    """Each rank sends n/p bytes to each of p-1 peers in one step, straight over the link that joins them; the tiers
+    work at once and the slowest one counts: n/p per peer over the rank's share of its rate.
 
     Overheads per peer add up, since one rank issues all its messages.
     """
@@ -143,31 +144,15 @@ def _direct_exchange(protocol: str, nbytes: Values, way: Way) -> Values:
     return latency + overhead + nbytes * per_byte
 
 
-@algorithm("all_gather/direct")
-@over_links("all_gather")
-def direct_all_gather(protocol: str, nbytes: Values, way: Way) -> Values:
-    """Each rank sends its n/p bytes to p-1 peers."""
-    return _direct_exchange(protocol, nbytes, way)
-
-
-@algorithm("reduce_scatter/direct")
-@over_links("reduce_scatter")
-def direct_reduce_scatter(protocol: str, nbytes: Values, way: Way) -> Values:
-    """Each rank sends each of p-1 peers the n/p bytes that the peer adds up."""
-    return _direct_exchange(protocol, nbytes, way)
+direct_all_gather = algorithm("all_gather/direct")(over_links("all_gather")(_direct_exchange))
+direct_reduce_scatter = algorithm("reduce_scatter/direct")(over_links("reduce_scatter")(_direct_exchange))
+direct_all_to_all = algorithm("all_to_all/direct", ("nccl", "rccl"))(over_links("all_to_all")(_direct_exchange))
 
 
 @algorithm("all_reduce/direct")
 def direct_all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
     """A reduce-scatter and an all-gather, each in one step."""
     return direct_reduce_scatter(nbytes, group, topology) + direct_all_gather(nbytes, group, topology)
-
-
-@algorithm("all_to_all/direct", libraries=("nccl", "rccl"))
-@over_links("all_to_all")
-def direct_all_to_all(protocol: str, nbytes: Values, way: Way) -> Values:
-    """Each rank sends n/p bytes to each of p-1 peers, straight over the link that joins them."""
-    return _direct_exchange(protocol, nbytes, way)
 
 
 @algorithm("all_reduce/tree", libraries=("nccl", "rccl"))

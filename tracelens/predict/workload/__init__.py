@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from tracelens.predict.workload.batch_ops import forward_ops
 from tracelens.predict.workload.layer_ops import LayerOp
-from tracelens.predict.workload.model_config import FlopsPerToken, ModelConfig, ParameterCount
+from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.model_shape import Experts, LatentAttention, Mamba
 
-__all__ = [
-    "Experts",
-    "FlopsPerToken",
-    "LatentAttention",
-    "LayerOp",
-    "Mamba",
-    "ModelConfig",
-    "ParameterCount",
-    "forward_ops",
-]
+__all__ = ["Experts", "LatentAttention", "LayerOp", "Mamba", "ModelConfig", "forward_ops"]
