@@ -589,7 +589,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         fused_loss=framework.has_fused_loss,
         lora=lora,
         attention="unfused" if framework.attention == "unfused" else "flash",
-        wide_gathers=framework.wide_by_row and "rowwise" in re.sub(r"[\s_-]", "", row.get("precision", "").lower()),
+        scales_by_row=framework.scales_by_row and "rowwise" in re.sub(r"[\s_-]", "", row.get("precision", "").lower()),
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
         **_recomputing(said, model, framework),
     )

@@ -230,9 +230,9 @@ class ParallelConfig(TrainingOptions):
     ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out, in so many blocks whose
     operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None: context ranks hold the
     same weights. ``grouped`` False: experts' products one by one. ``skew``: how unequal the experts are that tokens
-    choose. ``placement``: which ranks share a node, where it is not the order above. ``wide_gathers``: tensor ranks
-    narrow a product's input and its output's gradient after they gathered them, as with scales by row in torchtitan.
-    UsageError for degrees that do not fit each other.
+    choose. ``placement``: which ranks share a node, where it is not the order above. ``scales_by_row``: FP8
+    as torchao's with a scale per row: tensor ranks narrow a product's input and its output's gradient after they
+    gathered them, and once more by columns. UsageError for degrees that do not fit each other.
     """
 
     sequence_parallel: bool = False
@@ -242,7 +242,7 @@ class ParallelConfig(TrainingOptions):
     skew: Skew = UNIFORM
     placement: GroupPlacement | None = None
     summa_blocks: int | None = None
-    wide_gathers: bool = False
+    scales_by_row: bool = False
 
     def __post_init__(self) -> None:
         for name in _DEGREES:

@@ -14,7 +14,7 @@ from tracelens.predict.workload.blocks.base import BlockType
 from tracelens.predict.workload.layer_ops import Batch, LayerOp
 from tracelens.predict.workload.model_shape import ModelShape
 from tracelens.predict.workload.parallel_config import ParallelConfig
-from tracelens.predict.workload.ranks import COLUMNS, Part, Pass, RankOp, TrainingRank, adapters, frozen, passes
+from tracelens.predict.workload.ranks import COLUMNS, Part, Pass, RankOp, TrainingRank, adapters, cast, frozen, passes
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 
@@ -138,9 +138,9 @@ def copied(layer: RankLayer, parallel: ParallelConfig) -> RankLayer:
     made = [RankOp(name=COPIED, phase=phase, part="memory", model=out) for phase in before]
     made += [RankOp(name=COPIED, phase="wgrad", part="memory", model=back)] if trained else []
     if parallel.computed_in.width_bytes < width.width_bytes and layer.letter not in ENDS:
-        reads = 1 if parallel.precision == "mxfp8" else 2
-        cast = Movement(read=((layer.dense, width),) * reads, written=((layer.dense, parallel.computed_in),))
-        made += [RankOp(name=CAST, phase=phase, part="quantize", model=cast) for phase in before]
+        for phase, ways in zip(before, ((1, 0), (0, 1)), strict=True):
+            model = cast(layer.dense, parallel, by_row=ways[0], by_column=ways[1])
+            made.append(RankOp(name=CAST, phase=phase, part="quantize", model=model))
     return replace(layer, ops=(*made, *layer.ops))
 
 

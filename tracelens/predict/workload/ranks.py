@@ -49,6 +49,9 @@ Part: TypeAlias = Literal[
 COLUMNS = "along_column"
 _DIVIDED: tuple[Split, ...] = ("column", "row")
 _NARROW = ("fp8", "mxfp8", "nvfp4")
+#: How much longer Inductor's kernels take along columns: on H100 0.6 to 0.7 TB/s against 2.0 to 2.2 along rows
+#: (pytorch/pytorch issue 149982, March 2025).
+_BY_COLUMN = 3.2
 
 
 class RankOp(Record, frozen=True, kw_only=True):
@@ -76,6 +79,20 @@ def passes(name: str, part: Part, *models: PerfModel, split: Split = "tokens") -
     phases: tuple[Pass, ...] = ("forward", "dgrad", "wgrad")
     for phase, model in zip(phases, models, strict=False):
         yield RankOp(name=name, phase=phase, part=part, model=model, split=split)
+
+
+def cast(elements: int, parallel: ParallelConfig, *, by_row: int, by_column: int) -> Movement:
+    """``elements`` in 16 bits written narrow, so often along rows and along columns, which is the transposed copy.
+
+    A scale of the whole tensor is found in a pass before, which reads it too: FP8 with current scaling and NVFP4, not
+    MXFP8. A scale of each row is found in the pass that casts it, one of each column in a pass before.
+    """
+    reads: float = 1 if parallel.precision == "mxfp8" else 2
+    writes: float = by_row + by_column
+    if parallel.scales_by_row:
+        reads, writes = by_row + by_column * (1 + _BY_COLUMN), by_row + by_column * _BY_COLUMN
+    read, written = (round(times * elements) for times in (reads, writes))
+    return Movement(read=((read, parallel.width),), written=((written, parallel.computed_in),))
 
 
 class TrainingRank(Record, frozen=True, kw_only=True):
@@ -118,7 +135,7 @@ class TrainingRank(Record, frozen=True, kw_only=True):
     @property
     def gathered(self) -> DType:
         """What tensor ranks gather of a product's input, and of its output's gradient: they are narrowed before."""
-        return self.parallel.computed_in if self.is_narrow and not self.parallel.wide_gathers else self.width
+        return self.parallel.computed_in if self.is_narrow and not self.parallel.scales_by_row else self.width
 
     @property
     def weight_share(self) -> int:
@@ -220,7 +237,7 @@ class TrainingRank(Record, frozen=True, kw_only=True):
         if split in _DIVIDED and self.is_narrow:
             dgrad = replace(dgrad, dtype=made.dtype, dtype_out=self.width)
             wgrad = replace(wgrad, dtype=made.dtype, dtype_b=made.dtype)
-            rows = made.m if parallel.wide_gathers else self.rows
+            rows = made.m if parallel.scales_by_row else self.rows
             inputs = (rows if split == "column" else made.m) * made.k
             outputs = (rows if split == "row" else made.m) * made.n
             yield from self.narrowing(name, inputs, outputs)
@@ -245,18 +262,12 @@ class TrainingRank(Record, frozen=True, kw_only=True):
         return Elementwise(shape=(elements,), inputs=(tensor,) * reads, outputs=(tensor,) * writes)
 
     def narrowing(self, name: str, inputs: int, outputs: int) -> Iterator[RankOp]:
-        """Inputs before the forward, the output's gradient before both: read wide, written narrow, twice.
-
-        Twice because the weights' gradient sums over tokens, and reads the transposed copy: once of frozen ones. A
-        scale of the whole tensor is found in a pass before, which reads it too: FP8 with current scaling and NVFP4, not
-        MXFP8.
+        """Inputs before the forward, the output's gradient before both, by rows and by columns: the weights' gradient
+        sums over tokens, and reads the transposed copy; frozen ones have none.
         """
-        dtype = self.parallel.computed_in
-        reads = 1 if self.parallel.precision == "mxfp8" else 2
-        copies = 1 if self.parallel.lora else 2
         phases: tuple[tuple[Pass, int], ...] = (("forward", inputs), ("dgrad", outputs))
         for phase, elements in phases:
-            model = Movement(read=((elements, self.width),) * reads, written=((copies * elements, dtype),))
+            model = cast(elements, self.parallel, by_row=1, by_column=0 if self.parallel.lora else 1)
             yield RankOp(name=f"{name}.quantize", phase=phase, part="quantize", model=model)
 
     def gather(self, name: str, dtype: DType) -> Iterator[RankOp]:

@@ -63,8 +63,8 @@ class Framework(Record, frozen=True, kw_only=True):
     what its selective recomputation repeats; ``eager_memory``: how much longer its memory-bound operations take where
     nothing compiles them, ``rotary_memory``: how much longer rotary positions do where something does;
     ``copies_weights``: FSDP copies weights and gradients between its buffers and the parameters;
-    ``separates_projections``: queries, keys, values and gates have products of their own; ``wide_by_row``: in FP8 with
-    scales by row tensor ranks gather in 16 bits. ``residuals`` by what was left out and by kind of model; ``seen``: the
+    ``separates_projections``: queries, keys, values and gates have products of their own; ``scales_by_row``: its FP8
+    with scales by row is torchao's (``ParallelConfig``). ``residuals`` by what was left out and by kind of model; ``seen``: the
     precisions of each device that its constants were fitted on.
     ``keeps_gathered``: FSDP gathers a layer's weights for its backward only
     where its forward is repeated.
@@ -87,7 +87,7 @@ class Framework(Record, frozen=True, kw_only=True):
     rotary_memory: float = 1.0
     copies_weights: bool = False
     separates_projections: bool = False
-    wide_by_row: bool = False
+    scales_by_row: bool = False
     source: str = ""
     fitted_on: str = ""
     constants: Mapping[str, float] = msgspec.field(default_factory=dict)
@@ -192,7 +192,7 @@ def _read(path: Path) -> Framework:
         rotary_memory=table.number("rotary_memory") or 1.0,
         copies_weights=table.flag("copies_weights"),
         separates_projections=table.flag("separates_projections"),
-        wide_by_row=table.flag("wide_by_row"),
+        scales_by_row=table.flag("scales_by_row"),
         source=table.source("source"),
         fitted_on=table.source("fitted_on"),
         constants=table.numbers("constants", _CONSTANTS),
