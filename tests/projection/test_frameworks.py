@@ -28,7 +28,8 @@ from tracelens.predict.projection.overheads import PLAIN, kernel_factor, slowdow
 from tracelens.predict.projection.step import project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
-from tracelens.predict.workload.rank_ops import COPIED, RankLayer, block, copied, is_repeated, separate
+from tracelens.predict.workload.rank_ops import ALONG_SEQUENCE, COPIED, RankLayer, block, copied, is_repeated, separate
+from tracelens.predict.workload.ranks import cast
 
 ROW = {
     "id": "1", "model": "llama3.1-8b", "kind": "dense", "gpu": "H100-80GB-SXM", "n_gpus": "8", "tp": "1", "pp": "1",
@@ -152,6 +153,38 @@ def test_fsdp2_copies_weights_out_before_either_pass_and_gradients_in_after() ->
     assert [op.model.hbm_bytes() for op in narrow if op.part == "quantize"] == [5000, 5000]
     assert not any(is_repeated(op, "*", replace(parallel, recompute="full")) for op in narrow if op.name == COPIED)
     assert not any(op.part == "quantize" for op in copied(replace(layer, letter="head"), parallel).ops)
+
+
+def test_scales_by_row_cast_along_columns_too_which_takes_as_much_longer_as_published_steps_do() -> None:
+    """1,000 elements with a scale per row: 2 bytes read and 1 written along rows; along columns 2 read for the scales,
+    and 3.2 times 3 bytes. Llama 3 8B on 8 H100, a sequence per rank, tokens/s: 6,424 of 7,186 with one per tensor
+    (pytorch/torchtitan commit 7a04053, pytorch/ao pull request 1629), 6,768 of 7,689 (torchao's float8 page).
+    """
+    parallel = ParallelConfig(precision="fp8", scales_by_row=True)
+    both, by_row = (cast(1000, parallel, by_row=1, by_column=columns).hbm_bytes() for columns in (1, 0))
+    assert (by_row, both) == (3000, 3000 + 2000 + 9600)
+    assert cast(1000, replace(parallel, scales_by_row=False), by_row=1, by_column=1).hbm_bytes() == 6000
+    row = ROW | {"framework": "torchtitan", "gpu": "H100-96GB-HBM2e-500W", "n_gpus": "8", "gbs": "8", "seq_len": "8192"}
+    row |= {"fsdp_shard": "8", "recompute": "selective", "mbs": "1", "dp": "", "notes": "torch.compile"}
+    said = [project_row(row | {"precision": f"FP8-{scales}"}).projection for scales in ("rowwise", "tensorwise")]
+    by_row_s, by_tensor_s = (one.tokens_per_s_per_gpu for one in said if one is not None)
+    for published in (6424 / 7186, 6768 / 7689):
+        assert by_row_s / by_tensor_s == pytest.approx(published, rel=0.03)
+
+
+def test_tensor_ranks_of_dtensor_copy_what_they_gather_of_several_sequences() -> None:
+    """Two sequences of 4,096 tokens of 4,096 elements in 2 bytes, read and written: 134 MB around each collective."""
+    model, parallel = (
+        ModelConfig.named("llama3.1-8b"),
+        ParallelConfig(tp=2, dp=4, micro_batch=2, sequence_parallel=True),
+    )
+    layer = block(model, parallel, "*", 4096)
+    made = [op for op in copied(layer, parallel).ops if op.name == ALONG_SEQUENCE]
+    assert len(made) == sum(op.part == "tp" for op in layer.ops) > 0
+    assert {op.model.hbm_bytes() for op in made} == {2 * 2 * 2 * 4096 * 4096}
+    assert any(is_repeated(op, "*", replace(parallel, recompute="full")) for op in made)
+    alone = replace(parallel, micro_batch=1)
+    assert copied(block(model, alone, "*", 4096), alone) == block(model, alone, "*", 4096)
 
 
 @given(st.sampled_from(["llama3.1-8b", "qwen3-30b-a3b", "gpt3-175b"]), st.sampled_from([1, 2, 4]))

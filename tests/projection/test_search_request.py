@@ -75,6 +75,22 @@ def test_the_winner_is_the_step_that_project_projects_with_the_same_constants(fr
     assert found.expected == projected.expected
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_what_a_framework_s_own_code_adds_is_in_the_time_of_its_search(recompute: str) -> None:
+    """FSDP2's copies and casts, DTensor's along the sequence, products of their own: by one formula in both."""
+    wanted = Constraints(fixed={"zero": 3, "tp": 2, "pp": 1, "recompute": recompute})
+    asked = replace(SMALL, model="llama3.1-8b", cluster="dgx-h100", gpus=(16,), wanted=wanted, precisions=("fp8",))
+    found = {name: answer(replace(asked, framework=name)) for name in ("torchtitan", "maxtext")}
+    best = found["torchtitan"].best.iloc[0]
+    projected = tl.project(
+        "llama3.1-8b", "dgx-h100", gpus=16, tp=2, zero=3, micro_batch=int(best["mbs"]), global_batch=128,
+        sequence=found["torchtitan"].rule_sets[0].tokens_per_sample, recompute=recompute, framework="torchtitan",
+        precision="fp8",
+    )  # fmt: skip
+    assert projected.projection.step_us / 1e6 == pytest.approx(best["t"], rel=0.002)
+    assert best["t_mem"] > 1.2 * found["maxtext"].best.iloc[0]["t_mem"]
+
+
 @pytest.mark.sweep
 def test_a_split_is_one_candidate_whatever_the_strategy_that_comes_to_it() -> None:
     found = answer(replace(SMALL, strategies=("1d", "2d", "2d-seqp"), top=20)).table

@@ -213,21 +213,14 @@ class Job:
     @functools.cached_property
     def costs(self) -> LayerCosts:
         """What its layers are made of and take."""
-        return LayerCosts(model=self.model, system=self.system, sequence=self.sequence, backend=self.backend)
+        return LayerCosts(
+            model=self.model, system=self.system, sequence=self.sequence, backend=self.backend, software=self.software
+        )
 
     @functools.cached_property
     def built(self) -> dict[str, list[RankLayer]]:
         """The blocks of each distinct layer, and the ends."""
-        made = self.costs.layers(self._named, self._parallel_of)
-        return {name: [self._as_run(one, name) for one in layers] for name, layers in made.items()}
-
-    def _as_run(self, layer: RankLayer, name: str) -> RankLayer:
-        """``layer`` with the operations that the framework's own code adds."""
-        if self.software.separate:
-            layer = rank_ops.separate(layer, self.model, self._parallel_of(name))
-        if self.software.copied and self.parallel.zero == 3:
-            layer = rank_ops.copied(layer, self._parallel_of(name))
-        return layer
+        return self.costs.layers(self._named, self._parallel_of)
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What ``make`` makes, the first time."""

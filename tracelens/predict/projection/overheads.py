@@ -108,8 +108,8 @@ class Software(Record, frozen=True, kw_only=True):
     for the backward of a layer which is not recomputed in full; 0: weights stay gathered from the forward on.
     ``scale_loss``: the share that a step takes longer per e-fold of ranks beyond eight, as stragglers, jitter and
     congestion together; steps that differ in ranks alone do not tell these apart. ``rotary`` multiplies what rotary
-    positions move; ``copied`` and ``separate``, 0 or 1: whether FSDP moves weights between its buffers and the
-    parameters, and whether queries, keys, values and gates have products of their own (``rank_ops``).
+    positions move; ``copied`` and ``separate``, 0 or 1: whether PyTorch copies what FSDP and DTensor send,
+    and whether queries, keys, values and gates have products of their own (``rank_ops``).
     """
 
     products: float = 1.0
@@ -140,7 +140,7 @@ class Software(Record, frozen=True, kw_only=True):
             return self.scan
         if op.part == "attention":
             return self.attention
-        if op.is_communication or op.name == rank_ops.COPIED:
+        if op.is_communication or op.name in (rank_ops.COPIED, rank_ops.ALONG_SEQUENCE):
             return 1.0
         if op.name == rank_ops.ROPE:
             return self.memory * self.rotary
@@ -279,17 +279,15 @@ def blocks_of(name: str) -> str:
 
 
 class LayerCosts(Record, frozen=True, kw_only=True, eq=False):
-    """The layers of ``model`` for sequences of ``sequence`` tokens, at the times of ``backend`` on ``system``."""
+    """The layers of ``model`` for sequences of ``sequence`` tokens, at the times of ``backend`` on ``system``, with the
+    operations that the code of the framework of ``software`` adds.
+    """
 
     model: ModelConfig
     system: System
     sequence: int
     backend: Backend
-
-    @classmethod
-    def of(cls, model: ModelConfig, system: System, sequence: int, backends: str | Backend) -> LayerCosts:
-        """With the system ``completed``, and backends by name or as they are."""
-        return cls(model=model, system=completed(system)[0], sequence=sequence, backend=backend_of(backends))
+    software: Software
 
     @property
     def capacity(self) -> float | None:
@@ -308,9 +306,19 @@ class LayerCosts(Record, frozen=True, kw_only=True, eq=False):
             marks = name[len(blocks_of(name)) :]
             for letter in blocks_of(name):
                 if letter + marks not in made:
-                    made[letter + marks] = rank_ops.block(self.model, parallel_of(marks), letter, self.sequence)
+                    parallel = parallel_of(marks)
+                    one = rank_ops.block(self.model, parallel, letter, self.sequence)
+                    made[letter + marks] = self._as_run(one, parallel)
             built[name] = [made[letter + marks] for letter in blocks_of(name)]
-        return {**built, **rank_ops.ends(self.model, parallel_of(""), self.sequence)}
+        parallel = parallel_of("")
+        for name, (one,) in rank_ops.ends(self.model, parallel, self.sequence).items():
+            built[name] = [self._as_run(one, parallel)]
+        return built
+
+    def _as_run(self, layer: RankLayer, parallel: ParallelConfig) -> RankLayer:
+        if self.software.separate:
+            layer = rank_ops.separate(layer, self.model, parallel)
+        return rank_ops.copied(layer, parallel) if self.software.copied else layer
 
     def priced(self, names: Mapping[PerfModel, str]) -> tuple[dict[PerfModel, float], Counter[str]]:
         """Microseconds of each operation, all of one step, and how many each backend priced.

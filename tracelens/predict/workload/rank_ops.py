@@ -27,8 +27,8 @@ ENDS = ("embedding", "head")
 #: Modules that are one operation.
 ROPE = "attention.rope"
 _SINGLE = {"attention_out": "attention.out", "mlp_act": "mlp.activation", "mlp_down": "mlp.down", "rope": ROPE}
-#: What FSDP2's copies of a layer's weights and gradients are called, and torchao's casts of weights.
-COPIED, CAST = "fsdp.copy", "weights.quantize"
+#: What copies around PyTorch's collectives are called, and torchao's casts of weights.
+COPIED, ALONG_SEQUENCE, CAST = "fsdp.copy", "sequence.copy", "weights.quantize"
 
 
 class RankLayer(Record, frozen=True, kw_only=True):
@@ -124,24 +124,37 @@ def _parts(op: RankOp, shape: ModelShape, parallel: ParallelConfig) -> tuple[int
 
 
 def copied(layer: RankLayer, parallel: ParallelConfig) -> RankLayer:
-    """``layer`` with what FSDP2 does around its transfers: gathered weights are copied out of the buffer of the gather
-    into parameters before either pass, gradients into the buffer of the scatter, in the type that they are summed in
-    (torch.distributed.fsdp ``_fsdp_collectives.py``: split_with_sizes_copy, chunk_cat). Before either pass weights that
-    are no experts' are cast to the narrow type of their products, after a pass for a scale of the whole tensor, since
-    neither is kept.
+    """``layer`` with what PyTorch does around its transfers. FSDP2 copies gathered weights out of the buffer of the
+    gather into parameters before either pass, gradients into the buffer of the scatter, in the type that they are
+    summed in (torch.distributed.fsdp ``_fsdp_collectives.py``: split_with_sizes_copy, chunk_cat). Before either pass
+    weights that are no experts' are cast to the narrow type of their products, since neither is kept.
+
+    DTensor gathers and scatters among tensor ranks along the sequence, which with several sequences is not how they
+    lie: a copy of the whole after a gather, before a scatter (torch.distributed ``_functional_collectives.py``:
+    all_gather_tensor, reduce_scatter_tensor).
     """
+    made = list(_along_sequence(layer, parallel)) if parallel.micro_batch > 1 else []
+    if parallel.zero < 3:
+        return replace(layer, ops=(*made, *layer.ops))
     held, width = layer.dense + layer.expert + layer.frozen, parallel.width
     out = Movement(read=((held, width),), written=((held, width),))
     trained = layer.dense + layer.expert
     back = Movement(read=((trained, width),), written=((trained, parallel.gradient_width),))
     before: tuple[Pass, ...] = ("forward", "dgrad")
-    made = [RankOp(name=COPIED, phase=phase, part="memory", model=out) for phase in before]
+    made += [RankOp(name=COPIED, phase=phase, part="memory", model=out) for phase in before]
     made += [RankOp(name=COPIED, phase="wgrad", part="memory", model=back)] if trained else []
     if parallel.computed_in.width_bytes < width.width_bytes and layer.letter not in ENDS:
         for phase, ways in zip(before, ((1, 0), (0, 1)), strict=True):
             model = cast(layer.dense, parallel, by_row=ways[0], by_column=ways[1])
             made.append(RankOp(name=CAST, phase=phase, part="quantize", model=model))
     return replace(layer, ops=(*made, *layer.ops))
+
+
+def _along_sequence(layer: RankLayer, parallel: ParallelConfig) -> Iterator[RankOp]:
+    for op in layer.ops:
+        if op.part == "tp" and isinstance(op.model, Collective) and op.model.kind in ("all_gather", "reduce_scatter"):
+            whole = ((max(op.model.elements_in, op.model.elements_out), op.model.dtype),)
+            yield RankOp(name=ALONG_SEQUENCE, phase=op.phase, part="memory", model=Movement(read=whole, written=whole))
 
 
 def weights(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int) -> dict[str, int]:

@@ -62,12 +62,11 @@ class Framework(Record, frozen=True, kw_only=True):
     ``precision`` and ``ep``: what a table that does not say is taken to mean; None: it has to. ``selective_modules``:
     what its selective recomputation repeats; ``eager_memory``: how much longer its memory-bound operations take where
     nothing compiles them, ``rotary_memory``: how much longer rotary positions do where something does;
-    ``copies_weights``: FSDP copies weights and gradients between its buffers and the parameters;
+    ``copies_weights``: FSDP and DTensor copy what they send between its buffers and where it is used;
     ``separates_projections``: queries, keys, values and gates have products of their own; ``scales_by_row``: its FP8
-    with scales by row is torchao's (``ParallelConfig``). ``residuals`` by what was left out and by kind of model; ``seen``: the
-    precisions of each device that its constants were fitted on.
-    ``keeps_gathered``: FSDP gathers a layer's weights for its backward only
-    where its forward is repeated.
+    with scales by row is torchao's (``ParallelConfig``). ``residuals`` by what was left out and by kind of model;
+    ``seen``: the precisions of each device that its constants were fitted on. ``keeps_gathered``: FSDP gathers a
+    layer's weights for its backward only where its forward is repeated.
     """
 
     name: str

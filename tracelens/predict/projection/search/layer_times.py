@@ -23,8 +23,10 @@ from tracelens.predict.workload.rank_ops import ENDS, RankLayer, RankOp
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, US_PER_S
 
-#: ``grid``: SUMMA's transfers between context ranks.
-PARTS = ("compute", "memory", "tp", "cp", "ep", "grid")
+#: ``copies``: FSDP2's of weights and gradients, which recomputation does not repeat; ``grid``: SUMMA's transfers
+#: between context ranks.
+PARTS = ("compute", "memory", "copies", "tp", "cp", "ep", "grid")
+REPEATED = tuple(name for name in PARTS if name != "copies")
 
 
 class OpPrices(NamedTuple):
@@ -47,13 +49,14 @@ class LayerTimes(Record, frozen=True, kw_only=True, eq=False):
     key: npt.NDArray[np.intp]
     compute: Floats
     memory: Floats
+    copies: Floats
     products: Floats
     launched: Floats
     exchanged: Mapping[str, tuple[npt.NDArray[np.intp], Floats]]
 
     def part(self, name: str, kind: int, phase: int, at: Any) -> Floats:
         """One part of one kind of layer, for candidates ``at``."""
-        own = {"compute": self.compute, "memory": self.memory}
+        own = {"compute": self.compute, "memory": self.memory, "copies": self.copies}
         key, times = (self.key, own[name]) if name in own else self.exchanged[name]
         found: Floats = times[key[at], kind, phase]
         return found
@@ -132,6 +135,7 @@ def layer_times(
         key=key,
         compute=local(parts["compute"]),
         memory=local(parts["memory"]),
+        copies=local(parts["copies"]),
         products=local(rows.take(np.flatnonzero(is_local[rows.op] & ops.is_product[rows.op]))),
         launched=launched,
         exchanged={part: (each.inverse, each.times(ops, sent, prices, shape)) for part, each in moved.items()},
@@ -200,6 +204,8 @@ def part_of(op: RankOp) -> str:
     """Which part of ``PARTS`` an operation's time belongs to."""
     if isinstance(op.model, EPComm):
         return "ep"
+    if op.name == rank_ops.COPIED:
+        return "copies"
     if op.name.endswith(rank_ops.COLUMNS):
         return "grid"
     if isinstance(op.model, Collective):

@@ -26,11 +26,18 @@ from tracelens.perf_models import Collective, PerfModel
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.topology import Group, Topology
 from tracelens.predict.projection.chunk_timing import exposed_share
-from tracelens.predict.projection.overheads import PLAIN, LayerCosts, Software
+from tracelens.predict.projection.overheads import PLAIN, LayerCosts, Software, backend_of, completed
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, hop_us
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible
-from tracelens.predict.projection.search.layer_times import PARTS, LayerTimes, OpPrices, StepOperations, layer_times
+from tracelens.predict.projection.search.layer_times import (
+    PARTS,
+    REPEATED,
+    LayerTimes,
+    OpPrices,
+    StepOperations,
+    layer_times,
+)
 from tracelens.predict.projection.search.pipeline_time import (
     Floats,
     KindCosts,
@@ -113,7 +120,10 @@ class CorrectedRules:
     @property
     def costs(self) -> LayerCosts:
         """What layers are made of and take."""
-        return LayerCosts.of(self.model, self.system, self.space.sequence, self.backends)
+        system, backend = completed(self.system)[0], backend_of(self.backends)
+        return LayerCosts(
+            model=self.model, system=system, sequence=self.space.sequence, backend=backend, software=self.software[0]
+        )
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -191,7 +201,8 @@ class CorrectedRules:
         kept = under_way(one, stage, one.micro_batches(global_batch), self._activations(one)[0])[0].tolist()
         for (kind, blocks), count, held in zip(layers.items(), stage.layers.tolist(), kept, strict=True):
             made = list(explanation.rows(kind, blocks, count, held))
-            again += sum(row["forward_s"] for row in made) * (parallel.recompute == "full" and kind not in ENDS)
+            repeated = sum(row["forward_s"] for row in made if not row["op"].endswith(rank_ops.COPIED))
+            again += repeated * (parallel.recompute == "full" and kind not in ENDS)
             rows += made
         return [
             *rows,
@@ -278,9 +289,9 @@ class CorrectedRules:
             passes = part.micro_batches(global_batch).astype(float)[:, None]
             each = np.zeros(held.shape)
             for k, kind in enumerate(self.kinds):
-                ahead, back = (sum(layers.part(name, k, phase, group) for name in PARTS) for phase in (0, 1))
-                again = np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS)
-                each[:, k] = ahead * (1 + again) + back
+                is_full = np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS)
+                again = is_full * sum(layers.part(name, k, 0, group) for name in REPEATED)
+                each[:, k] = again + sum(layers.part(name, k, phase, group) for name in PARTS for phase in (0, 1))
             is_2, is_3 = part.zero[:, None] >= 2, part.zero[:, None] == 3
             moved = gather[group] * np.where(is_3, 2 * passes, 1) + scatter[group] * np.where(is_2, passes, 1)
             found[group] = (held * (passes * each + moved)).sum(axis=1) + optimizer
@@ -331,6 +342,7 @@ class CorrectedRules:
             ep=one["ep"],
             micro_batch=one["micro_batch"],
             precision=self.space.precisions[one["precision"]],
+            zero=one.get("zero", 1),
             summa_blocks=one["blocks"] if self.strategy == "2d" else None,
         )
 
@@ -410,8 +422,11 @@ class CorrectedRules:
         return self._built[key]
 
     def _layer_times(self, s: Splits) -> LayerTimes:
-        first, key = distinct([getattr(s, name) for name in _LAYER_KEY])
-        keys = [{name: int(getattr(s, name)[index]) for name in _LAYER_KEY} for index in first]
+        columns = {name: getattr(s, name) for name in _LAYER_KEY}
+        if self.software[0].copied:
+            columns["zero"] = np.where(s.zero == 3, 3, 1)
+        first, key = distinct(list(columns.values()))
+        keys = [{name: int(column[index]) for name, column in columns.items()} for index in first]
         built = [
             self.layers(self._layer_parallel(one)) for one in with_progress(keys, f"{self.strategy}: layers", "splits")
         ]
@@ -511,7 +526,7 @@ class CorrectedRules:
         return {
             "t": together + lost,
             "t_comp": result["compute"],
-            "t_mem": result["memory"],
+            "t_mem": result["memory"] + result["copies"],
             "t_tp_comm": result["tp"] + result["cp"],
             "t_ep_comm": result["ep"],
             "t_recompute": result["recompute"],
@@ -543,7 +558,7 @@ class CorrectedRules:
                     beside = layers.products[layers.key[at], k, phase]
                     parts["tp", k, phase] = moved * np.asarray(exposed_share(moved, beside, part.blocks, 1.0))
                     parts["grid", k, phase] = nothing
-            again = sum((parts[name, k, 0] for name in PARTS), nothing) * (is_full & (kind not in ENDS))
+            again = sum((parts[name, k, 0] for name in REPEATED), nothing) * (is_full & (kind not in ENDS))
             parts["recompute", k, 0], parts["recompute", k, 1] = 0.0 * again, again
         return parts
 
