@@ -8,8 +8,10 @@ it: a family is a model in one release of a framework; ``without model`` leaves 
 ``unseen`` each device, then each precision, ``elsewhere`` each framework as a whole. Errors are
 |projected / measured - 1| of the step time in percent. Rows of frameworks left out are weighted by n^-0.5 of their
 framework, so that a large table does not speak for all, and their bounds reach further by (1 + 1/n)^0.5 in ln for n
-frameworks: so much wider than what was seen is the interval of a further one. ``--predictions`` writes the left-out
-projections for ``tracelens score``.
+frameworks: so much wider than what was seen is the interval of a further one. ``beyond`` leaves out all steps with more
+of a trait than each number of it, such as more than one context rank: by how much half and nine tenths of their errors
+exceed, in quadrature, those of the same steps by families. ``--predictions`` writes the left-out projections for
+``tracelens score``.
 
 A step is a sum of parts that constants scale, and the host's time beside them: how the step changes with each constant
 is projected once per row, and the fit runs on that. The least mean of |ln(projected / measured)| with a pull of each
@@ -28,14 +30,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import tracelens.predict.projection.frameworks as frameworks_room
 from tracelens.backends.base import system_of
 from tracelens.laboratory.training_rows import RowOptions, configuration, project_row
-from tracelens.predict.projection.frameworks import KINDS
+from tracelens.predict.projection.frameworks import KINDS, TRAITS, traits
 from tracelens.predict.projection.step import Projection
 from tracelens.types.dtypes import Precision
 
@@ -95,6 +97,7 @@ class Row:
     slopes: Mapping[str, float]
     host: Mapping[str, float]
     lost: float
+    traits: Mapping[str, int]
 
     @property
     def key(self) -> str:
@@ -140,6 +143,7 @@ def sampled(row: Mapping[str, str]) -> Row | None:
         kind="lora" if found.parallel.lora else row["kind"],
         measured_us=1e6 * tokens / float(row["tokens_s_gpu"]), bare_us=bare, slopes=slopes, host=host,
         lost=_step(row, {"attention": attention, "scale_loss": 1.0}) / bare - 1,
+        traits=traits(found.parallel, found.sequence),
     )  # fmt: skip
 
 
@@ -191,6 +195,15 @@ class Constants:
         return alone * (1 + self.of("scale_loss", 0.0) * np.array([one.lost for one in rows]))
 
 
+class Beyond(NamedTuple):
+    """A step, projected over measured by constants of steps with less of ``trait``, and without its family."""
+
+    row: Row
+    trait: str
+    without: float
+    by_family: float
+
+
 def fitted(rows: Sequence[Row], names: Sequence[str], *, by_device: bool) -> Constants:
     """By reweighted least squares; the numerical slopes of ln(step) in ln(constant)."""
     keys = list(names)
@@ -234,6 +247,55 @@ def left_out(name: str, rows: Sequence[Row], of: Callable[[Row], str]) -> list[t
         found = constants.projected_us(mine).tolist()
         scored += [(one, us / one.measured_us) for one, us in zip(mine, found, strict=True)]
     return scored
+
+
+#: Of how many of a trait's numbers all steps beyond are left out, and how many have to stay.
+THRESHOLDS, STAY = 6, 20
+
+
+def beyond(name: str, rows: Sequence[Row], by_family: Sequence[tuple[Row, float]]) -> list[Beyond]:
+    """Steps of a framework without those that have as much of a trait."""
+    known = {id(one): ratio for one, ratio in by_family}
+    found = []
+    for trait in TRAITS:
+        numbers = sorted({one.traits[trait] for one in rows})[:-1]
+        for at in numbers[:: -(-len(numbers) // THRESHOLDS) or 1]:
+            rest = [one for one in rows if one.traits[trait] <= at]
+            if len(rest) < STAY:
+                continue
+            constants = fitted(rest, FITTED[name], by_device=name in BY_DEVICE)
+            out = [one for one in rows if one.traits[trait] > at]
+            us = constants.projected_us(out).tolist()
+            found += [
+                Beyond(one, trait, each / one.measured_us, known[id(one)]) for one, each in zip(out, us, strict=True)
+            ]
+    return found
+
+
+def further(found: Sequence[Beyond]) -> dict[str, dict[str, float]]:
+    """By trait, what is added to half and nine tenths of errors, as factors."""
+    made = {}
+    for trait in TRAITS:
+        mine = [one for one in found if one.trait == trait]
+        if not mine:
+            continue
+        errors = np.abs(np.log([(one.without, one.by_family) for one in mine]))
+        (half, least_half), (most, least) = np.percentile(errors, (50, 90), axis=0)
+        added = {"half": half**2 - least_half**2, "most": most**2 - least**2}
+        made[trait] = {"rows": len({id(one.row) for one in mine})} | {
+            name: float(np.exp(max(square, 0.0) ** 0.5)) for name, square in added.items()
+        }
+    return made
+
+
+def widened(spanned: dict[str, float], one: Row, rest: Sequence[Row], above: Sequence[Beyond]) -> dict[str, float]:
+    """``spanned`` of a step that has more of some trait than ``rest``, which was fitted."""
+    more = [trait for trait in TRAITS if one.traits[trait] > max(each.traits[trait] for each in rest)]
+    added = further([each for each in above if each.trait in more]).values() if more else ()
+    return spanned | {
+        name: float(np.exp(np.hypot.reduce(np.log([spanned[name], *(each[name] for each in added)]))))
+        for name in ("half", "most")
+    }
 
 
 def spans(ratios: Sequence[float], groups: Sequence[str] | None = None) -> dict[str, float]:
@@ -283,6 +345,7 @@ def fitted_part(
     if name != "pooled":
         lines += ["", "[seen]"]
         lines += [f"{device} = {json.dumps(sorted(seen[device]))}" for device in sorted(seen)]
+    lines += ["", "[reach]", *(f"{trait} = {max(one.traits[trait] for one in rows)}" for trait in TRAITS)]
     for table, kinds in errors.items():
         for kind, figures in sorted(kinds.items()):
             lines += ["", f"[{table}.{kind}]", *(f"{key} = {value:.4g}" for key, value in figures.items())]
@@ -337,14 +400,17 @@ def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, toda
     trained = [one for one in rows if one.kind != "lora"]
     elsewhere = left_out("pooled", trained, lambda one: one.framework)
     elsewhere += [(one, us / one.measured_us) for one, us in _pooled(adapted, trained)]
+    above: list[Beyond] = []
     for name in FITTED:
         mine = [one for one in trained if name == "pooled" or one.framework == name]
         errors: dict[str, dict[str, dict[str, float]]] = {}
         if name == "pooled":
             errors["elsewhere"] = {kind: _spans(of_kind) for kind, of_kind in by_kind(elsewhere).items()}
+            errors["beyond"] = further(above)
         elif len({one.family for one in mine}) > 1:
             scored = _families(name, mine, [one for one in adapted if one.framework == name])
             told += scored
+            above += beyond(name, mine, scored)
             unseen = left_out(name, mine, lambda one: one.device) + left_out(name, mine, lambda one: one.key)
             errors["residuals"] = {kind: _spans(of_kind, whole=True) for kind, of_kind in by_kind(scored).items()}
             errors["unseen"] = {
@@ -359,11 +425,11 @@ def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, toda
             write(name, fitted_part(name, mine, errors, today))
     own = {one.framework for one, _ in told}
     others = [(one, ratio) for one, ratio in elsewhere if one.framework not in own]
-    print_frameworks(elsewhere)
+    print_frameworks(elsewhere, above)
     print(line("MLPerf, each configuration once", mlperf(told + others, KINDS)))
     print(line("MLPerf without adapters, each configuration once", mlperf(told + others, ("dense", "moe"))))
     if predictions is not None:
-        write_predictions(predictions, told, elsewhere)
+        write_predictions(predictions, told, elsewhere, above)
     return told + others
 
 
@@ -391,7 +457,15 @@ def _wider(found: dict[str, float], other: Mapping[str, float]) -> dict[str, flo
     return found | {name: max(found[name], other[name]) for name in ("half", "most")}
 
 
-def print_frameworks(elsewhere: Sequence[tuple[Row, float]]) -> None:
+def _elsewhere(one: Row, elsewhere: Sequence[tuple[Row, float]], above: Sequence[Beyond]) -> dict[str, float]:
+    """What other frameworks, each left out as a whole, say of a step."""
+    others = [pair for pair in elsewhere if pair[0].framework != one.framework]
+    rest = [each for each, _ in others if each.kind != "lora"]
+    found = _spans([pair for pair in others if pair[0].kind == one.kind])
+    return widened(found, one, rest, [each for each in above if each.row.framework != one.framework])
+
+
+def print_frameworks(elsewhere: Sequence[tuple[Row, float]], above: Sequence[Beyond]) -> None:
     """Each framework left out as a whole: its errors, and what share of its rows the intervals of the others hold."""
     print("\n| framework left out | rows | median | p90 | signed | inside half, % | inside 9 of 10, % |")
     print("|---|---|---|---|---|---|---|")
@@ -400,7 +474,7 @@ def print_frameworks(elsewhere: Sequence[tuple[Row, float]]) -> None:
         mine, held = [], []
         for one, ratio in elsewhere:
             if one.framework == name:
-                bounds = _spans([pair for pair in elsewhere if pair[0].framework != name and pair[0].kind == one.kind])
+                bounds = _elsewhere(one, elsewhere, above)
                 mine.append(ratio)
                 held.append(tuple(abs(np.log(ratio)) <= np.log(bounds[key]) for key in ("half", "most")))
         inside += held
@@ -413,7 +487,9 @@ def _percent(held: Sequence[tuple[bool, bool]]) -> str:
     return f"{half:.0f} | {most:.0f} |"
 
 
-def write_predictions(path: Path, told: Sequence[tuple[Row, float]], elsewhere: Sequence[tuple[Row, float]]) -> None:
+def write_predictions(
+    path: Path, told: Sequence[tuple[Row, float]], elsewhere: Sequence[tuple[Row, float]], above: Sequence[Beyond]
+) -> None:
     """Left-out projections for ``tracelens score``: families by area ``training KIND``, with the interval of the others
     of their framework where there are enough; frameworks by area ``training framework left out``.
     """
@@ -423,11 +499,14 @@ def write_predictions(path: Path, told: Sequence[tuple[Row, float]], elsewhere: 
         for one, ratio in told:
             others = [pair for pair in told if pair[0].kind == one.kind and pair[0].family != one.family]
             same = [pair for pair in others if pair[0].framework == one.framework]
-            most = _spans(same, whole=True)["most"] if len(same) >= MANY else _spans(others)["most"]
-            _write_row(out, one, f"training {one.kind}", one.family, ratio, most)
+            spanned = _spans(same, whole=True) if len(same) >= MANY else _spans(others)
+            trained = [each for each, _ in told if each.framework == one.framework and each.kind != "lora"]
+            rest = [each for each in trained if each.family != one.family]
+            spanned = widened(spanned, one, rest, [each for each in above if each.row.family != one.family])
+            _write_row(out, one, f"training {one.kind}", one.family, ratio, spanned["most"])
         for one, ratio in elsewhere:
-            others = [pair for pair in elsewhere if pair[0].kind == one.kind and pair[0].framework != one.framework]
-            _write_row(out, one, "training framework left out", one.framework, ratio, _spans(others)["most"])
+            most = _elsewhere(one, elsewhere, above)["most"]
+            _write_row(out, one, "training framework left out", one.framework, ratio, most)
 
 
 def _write_row(out: Any, one: Row, area: str, family: str, ratio: float, most: float) -> None:

@@ -6,12 +6,15 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.fit_profiles import Beyond, Row, further, widened
 from tests.conftest import examples
 from tracelens.backends.base import System, system_of
+from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.laboratory.training_rows import (
@@ -23,7 +26,7 @@ from tracelens.laboratory.training_rows import (
     schedule_of,
     sharding_of,
 )
-from tracelens.predict.projection.frameworks import IDEAL, KINDS, Framework, frameworks, named
+from tracelens.predict.projection.frameworks import IDEAL, KINDS, TRAITS, Framework, frameworks, named
 from tracelens.predict.projection.overheads import PLAIN, kernel_factor, slowdown
 from tracelens.predict.projection.step import project
 from tracelens.predict.workload.model_config import ModelConfig
@@ -97,20 +100,23 @@ def test_a_row_takes_its_framework_s_constants_and_bounds_lie_around_the_step() 
     assert fitted.framework is not None
     assert fitted.framework.name == "pooled"
     assert fitted.projection.step_us > bare.projection.step_us
-    expected = fitted.framework.expected(fitted.projection.model, fitted.projection.system, "bf16")
+    expected = fitted.framework.expected(fitted.projection.model, fitted.projection.system, ParallelConfig(), 4096)
     assert expected is not None
     assert expected.left_out == "frameworks"
     assert expected.most[0] < 1 < expected.most[1]
     assert bare.framework is not None
-    assert bare.framework.expected(bare.projection.model, bare.projection.system, "bf16") is None
+    assert bare.framework.expected(bare.projection.model, bare.projection.system, ParallelConfig(), 4096) is None
 
 
 def test_less_that_is_known_of_a_step_widens_its_interval() -> None:
     model, h100, mi300x = ModelConfig.load("llama3.1-8b"), System.load("h100-sxm"), System.load("mi300x")
     megatron = Framework.load("megatron")
-    seen = megatron.expected(model, h100, "bf16")
-    other_precision, other_device = megatron.expected(model, h100, "nvfp4"), megatron.expected(model, mi300x, "bf16")
-    nobodys = Framework.load("somebody's own").expected(model, h100, "bf16")
+    bf16, nvfp4 = (ParallelConfig(precision=precision) for precision in ("bf16", "nvfp4"))
+    seen = megatron.expected(model, h100, bf16, 4096)
+    other_precision, other_device = (
+        megatron.expected(model, *other, 4096) for other in ((h100, nvfp4), (mi300x, bf16))
+    )
+    nobodys = Framework.load("somebody's own").expected(model, h100, bf16, 4096)
     assert seen is not None
     assert other_precision is not None
     assert nobodys is not None
@@ -119,6 +125,44 @@ def test_less_that_is_known_of_a_step_widens_its_interval() -> None:
     assert nobodys.left_out == "frameworks"
     assert seen.most[1] < other_precision.most[1] < nobodys.most[1]
     assert seen.half[1] < other_precision.half[1]
+
+
+def test_more_of_a_trait_than_any_fitted_step_had_widens_an_interval_and_is_said(capsys) -> None:
+    """llm-foundry's steps have one tensor rank and one context rank. A half of 1.03 and 1.04 more are 1.05:
+    0.030^2 + 0.041^2 = 0.051^2, where ln 1.03 = 0.030, ln 1.042 = 0.041 and ln 1.052 = 0.051.
+    """
+    foundry, model, h100 = named("llm-foundry"), ModelConfig.load("llama3.1-8b"), System.load("h100-sxm")
+    one, eight, both = (
+        foundry.expected(model, h100, ParallelConfig(tp=tp, cp=cp), 4096) for tp, cp in ((1, 1), (8, 1), (8, 2))
+    )
+    assert one is not None
+    assert eight is not None
+    assert both is not None
+    assert (one.beyond, eight.beyond) == ((), ("tensor ranks above 1",))
+    assert both.beyond == ("tensor ranks above 1", "context ranks above 1")
+    assert one.most[1] < eight.most[1] < both.most[1]
+    assert one.widened({"it": (1.042, 1.0)}).half[1] == pytest.approx(
+        np.exp(np.hypot(np.log(one.half[1]), np.log(1.042)))
+    )
+    assert one.widened({"it": (1.042, 1.0)}).most == pytest.approx(one.most)
+    words = "project --model llama3.1-8b --cluster dgx-h100 --gpus 16 --tp 8 --framework llm-foundry"
+    assert main(words.split()) == 0
+    assert "no fitted step has tensor ranks above 1: the interval is wider" in capsys.readouterr().out
+
+
+def test_what_leaving_out_adds_is_the_difference_in_quadrature() -> None:
+    """Errors of 30 % without all steps with context ranks, 10 % by families: (ln 1.3)^2 - (ln 1.1)^2 = 0.2445^2."""
+    step = Row(
+        row={"model": "m", "framework": "f"}, framework="f", device="d", precision="bf16", graphs="none", kind="dense",
+        measured_us=1.0, bare_us=1.0, slopes={}, host={}, lost=0.0, traits=dict.fromkeys(TRAITS, 2),
+    )  # fmt: skip
+    found = further([Beyond(step, "cp", 1.3, 1.1)] * 4)
+    assert list(found) == ["cp"]
+    assert found["cp"] == {"rows": 1, "half": pytest.approx(np.exp(0.2445), rel=1e-3), "most": found["cp"]["half"]}
+    assert further([Beyond(step, "cp", 1.1, 1.3)])["cp"]["most"] == 1.0
+    spanned, fewer = {"half": 1.1, "most": 1.2}, [replace(step, traits=step.traits | {"cp": 1})]
+    assert widened(spanned, step, [step], [Beyond(step, "cp", 1.3, 1.1)]) == pytest.approx(spanned)
+    assert widened(spanned, step, fewer, [Beyond(step, "cp", 1.3, 1.1)])["most"] > 1.3
 
 
 def test_a_batch_prints_both_intervals() -> None:
@@ -400,10 +444,8 @@ def test_a_framework_may_keep_weights_gathered_until_they_are_recomputed() -> No
     assert gathered("primus-simulator", recompute="full") == pytest.approx(gathered("ideal", recompute="full"))
     half, _ = gathered("primus-simulator", recompute="full", recompute_layers=16)
     assert once < half < always
-    assert (
-        Framework.load("primus-simulator").expected(ModelConfig.load("llama2-7b"), System.load("h100-sxm"), "bf16")
-        is None
-    )
+    model, system = ModelConfig.load("llama2-7b"), System.load("h100-sxm")
+    assert Framework.load("primus-simulator").expected(model, system, ParallelConfig(), 4096) is None
 
 
 def test_a_row_says_whether_its_batch_was_assumed_and_where_it_contradicts_itself() -> None:

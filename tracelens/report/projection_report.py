@@ -117,8 +117,11 @@ def expected_of_step(result: Result) -> list[str]:
     half, most = (f"{low * step_s:.3f} to {high * step_s:.3f} s" for low, high in (expected.half, expected.most))
     median, p90 = 100 * expected.median, 100 * expected.p90
     whose = f"{framework.name} constants, {expected.left_out} left out"
+    said = f"expected error {median:.0f} %, 9 of 10 below {p90:.0f} % ({whose})"
+    if expected.beyond:
+        said = f"no fitted step has {', '.join(expected.beyond)}: the interval is wider ({whose})"
     return [
-        f"expected error {median:.0f} %, 9 of 10 below {p90:.0f} % ({whose})",
+        said,
         f"expected within {half} in half of all cases, {most} in 9 of 10",
     ]
 
@@ -223,6 +226,8 @@ def expected_of_best(found: Answer, step_s: float) -> list[str]:
     low, high = (share * step_s for share in found.expected.most)
     whose = "pooled" if found.request.framework in (None, POOLED) else found.request.framework
     said = f"{whose} constants, {found.expected.left_out} left out; docs/accuracy.md"
+    if found.expected.beyond:
+        said = f"wider, as no fitted step has {', '.join(found.expected.beyond)}; {said}"
     return [f"expected within {low:.3f} to {high:.3f} s in 9 of 10 cases ({said})"]
 
 

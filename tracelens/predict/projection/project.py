@@ -176,8 +176,7 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
         if self.framework is None:
             return None
         found = self.projection
-        adapted = found.parallel.lora > 0
-        return self.framework.expected(found.model, found.system, found.parallel.precision, adapted=adapted)
+        return self.framework.expected(found.model, found.system, found.parallel, found.sequence)
 
     def __repr__(self) -> str:
         found = self.projection

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tracelens.backends.base import System
 from tracelens.errors import UsageError
@@ -20,7 +21,7 @@ from tracelens.files.documents import FigureTable, normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.projection.overheads import PLAIN, Software, kernel_factor
 from tracelens.predict.workload.model_config import ModelConfig
-from tracelens.predict.workload.parallel_config import Attention, Gradients, TPOverlap
+from tracelens.predict.workload.parallel_config import Attention, Gradients, ParallelConfig, TPOverlap
 from tracelens.types.dtypes import Precision
 from tracelens.types.records import Record
 
@@ -34,6 +35,11 @@ ANY = "any"
 KINDS = ("dense", "moe", "lora")
 #: Tables of residuals by what was left out.
 LEFT_OUT = {"residuals": "families", "unseen": "devices and precisions", "elsewhere": "frameworks"}
+#: Traits of a step that are numbers, and their names: what constants were fitted on goes up to one of each.
+TRAITS = {
+    "tp": "tensor ranks", "cp": "context ranks", "pp": "pipeline ranks", "ep": "expert ranks", "ranks": "ranks",
+    "sequence": "tokens per sequence", "micro_batch": "sequences per micro-batch",
+}  # fmt: skip
 _FOLDER = Path(__file__).parent
 _CONSTANTS = frozenset(item.name for item in fields(Software))
 _PRECISIONS = frozenset({"bf16", "fp8", "mxfp8", "nvfp4"})
@@ -44,7 +50,8 @@ class Residuals(Record, frozen=True, kw_only=True):
 
     ``median`` and ``p90``: shares of the measured step. ``half`` and ``most``: between which multiples of the projected
     step half and nine tenths of the measured ones are, as far below it as above. ``left_out``: what was left out as a
-    whole, ``"families"`` (models in one release), ``"devices and precisions"`` or ``"frameworks"``.
+    whole, ``"families"`` (models in one release), ``"devices and precisions"`` or ``"frameworks"``. ``beyond``: what no
+    fitted step had as much of, for which ``half`` and ``most`` are wider.
     """
 
     left_out: str
@@ -53,6 +60,22 @@ class Residuals(Record, frozen=True, kw_only=True):
     p90: float
     half: tuple[float, float]
     most: tuple[float, float]
+    beyond: tuple[str, ...] = ()
+
+    def widened(self, beyond: Mapping[str, tuple[float, float]]) -> Residuals:
+        """With what leaving all steps out that have more of a trait added to half and nine tenths of errors, by the
+        trait: as factors, whose logarithms are added in quadrature.
+        """
+        if not beyond:
+            return self
+        own = np.log([self.half[1], self.most[1]])
+        half, most = np.exp(np.hypot.reduce([own, *np.log(list(beyond.values()))])).tolist()
+        return replace(self, half=(1 / half, half), most=(1 / most, most), beyond=tuple(beyond))
+
+
+def traits(parallel: ParallelConfig, sequence: int) -> dict[str, int]:
+    """Those of a step, by the names of ``TRAITS``."""
+    return {name: sequence if name == "sequence" else getattr(parallel, name) for name in TRAITS}
 
 
 class Framework(Record, frozen=True, kw_only=True):
@@ -66,7 +89,8 @@ class Framework(Record, frozen=True, kw_only=True):
     ``separates_projections``: queries, keys, values and gates have products of their own; ``scales_by_row``: its FP8
     with scales by row is torchao's (``ParallelConfig``). ``residuals`` by what was left out and by kind of model;
     ``seen``: the precisions of each device that its constants were fitted on. ``keeps_gathered``: FSDP gathers a
-    layer's weights for its backward only where its forward is repeated.
+    layer's weights for its backward only where its forward is repeated. ``reach``: the most of each trait that its
+    constants were fitted on; ``beyond``: by which factors more of one widens an interval.
     """
 
     name: str
@@ -96,6 +120,8 @@ class Framework(Record, frozen=True, kw_only=True):
     keeps_gathered: bool = False
     residuals: Mapping[tuple[str, str], Residuals] = msgspec.field(default_factory=dict)
     seen: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    reach: Mapping[str, int] = msgspec.field(default_factory=dict)
+    beyond: Mapping[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def load(cls, name: str) -> Framework:
@@ -137,25 +163,29 @@ class Framework(Record, frozen=True, kw_only=True):
         """``software`` where nothing compiles its memory-bound operations, rotary positions among them."""
         return replace(software, memory=software.memory * self.eager_memory, rotary=1.0)
 
-    def expected(
-        self, model: ModelConfig, system: System, precision: str, *, adapted: bool = False
-    ) -> Residuals | None:
+    def expected(self, model: ModelConfig, system: System, parallel: ParallelConfig, sequence: int) -> Residuals | None:
         """How far measured steps were from their projections where as little was known of them as of a step of
-        ``model`` on ``system`` in ``precision``: other models of the framework, where its constants were fitted on
-        steps of this device and precision; devices and precisions left out, where on others; whole frameworks left
-        out, where it has no constants of its own. None for the bare model, and for weights that stay gathered, which
-        no measured step was.
+        ``model`` on ``system``: other models of the framework, where its constants were fitted on steps of this device
+        and precision; devices and precisions left out, where on others; whole frameworks left out, where it has no
+        constants of its own. Wider where the step has more of a trait than what was fitted. None for the bare model,
+        and for weights that stay gathered, which no measured step was.
         """
         if self.name == IDEAL or self.keeps_gathered:
             return None
-        kind = "lora" if adapted else "dense" if model.experts is None else "moe"
+        pooled, key = frameworks()[POOLED], Precision.of(parallel.precision).calibrated.value
+        kind = "lora" if parallel.lora else "dense" if model.experts is None else "moe"
         own = self.residuals.get(("families", kind))
-        if own is None:
-            return frameworks()[POOLED].residuals.get(("frameworks", kind))
-        key = Precision.of(precision).calibrated.value
-        if any(key in self.seen.get(name, ()) for name in _names(system)):
-            return own
-        return self.residuals.get(("devices and precisions", kind), own)
+        is_seen = any(key in self.seen.get(name, ()) for name in _names(system))
+        other = pooled.residuals.get(("frameworks", kind))
+        found = other if own is None else own if is_seen else self.residuals.get(("devices and precisions", kind), own)
+        reach = (pooled if self.has_pooled_constants else self).reach
+        mine = traits(parallel, sequence)
+        beyond = {
+            f"{TRAITS[name]} above {most:,}": pooled.beyond[name]
+            for name, most in reach.items()
+            if mine[name] > most and name in pooled.beyond
+        }
+        return None if found is None else found.widened(beyond)
 
     def runs(self, attention: Attention) -> Attention:
         """The kernel behind ``attention``: the framework's own where a table says no more than flash."""
@@ -198,6 +228,8 @@ def _read(path: Path) -> Framework:
         products=_products(table),
         residuals=_residuals(table),
         seen=_seen(table),
+        reach={name: int(most) for name, most in table.numbers("reach", frozenset(TRAITS)).items()},
+        beyond=_beyond(table),
         **{name: value for name, value in given.items() if value is not None},
     )
     table.finish()
@@ -224,6 +256,15 @@ def _residuals(table: FigureTable) -> dict[tuple[str, str], Residuals]:
                 half=(1 / half, half), most=(1 / most, most),
             )  # fmt: skip
             part.finish()
+    return made
+
+
+def _beyond(table: FigureTable) -> dict[str, tuple[float, float]]:
+    made: dict[str, tuple[float, float]] = {}
+    for name, part in table.tables("beyond", frozenset(TRAITS)).items():
+        part.whole("rows")
+        made[name] = part.needed_number("half"), part.needed_number("most")
+        part.finish()
     return made
 
 

@@ -285,10 +285,13 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
     @property
     def expected(self) -> Residuals | None:
         """How far measured steps of such models were from their projections; None for rules with nothing fitted."""
-        rules = self.rule_sets[0]
-        if not isinstance(rules, CorrectedRules) or self.table.empty:
+        if self.table.empty:
             return None
-        return named(self.request.framework).expected(rules.model, rules.system, str(self.best["precision"].iloc[0]))
+        rules, one = self._at(0)
+        if not isinstance(rules, CorrectedRules):
+            return None
+        parallel = rules.parallel(one, 0, global_batch=self.request.global_batch)
+        return named(self.request.framework).expected(rules.model, rules.system, parallel, rules.space.sequence)
 
     def front(self) -> pd.DataFrame:
         """Configurations that none of the same strategy beats in time, devices and memory at once; where least energy
