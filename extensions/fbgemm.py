@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from tracelens import CategoryOf, DType, OpSignature, SignatureError, traced_as
-from tracelens.perf_models import BackwardPairs, GroupQuant, Movement, PooledLookup
+from tracelens.perf_models import BackwardPairs, GroupQuant, Movement, PooledLookup, bind
 from tracelens.perf_models.surroundings import gradient_of
 
 # A quantized row ends with its scale and bias, FP32 each (fbgemm_gpu/src/quantize_ops).
@@ -151,16 +151,16 @@ def _from_fp8(op: OpSignature) -> GroupQuant:
     )
 
 
-@traced_as("fbgemm::FloatToHFP8Quantized")
-def _to_hybrid_fp8(op: OpSignature) -> GroupQuant:
-    """(x, exponent bits, exponent bias, largest value): a byte per element, no scales."""
-    return GroupQuant(elements=math.prod(op.shape(0)), scale_elements=0, dtype=op.dtype(0), dtype_out=DType.UINT8)
+def _without_scales(op: OpSignature, *, dtype_out: DType) -> GroupQuant:
+    return GroupQuant(elements=math.prod(op.shape(0)), scale_elements=0, dtype=op.dtype(0), dtype_out=dtype_out)
 
 
-@traced_as("fbgemm::HFP8QuantizedToFloat")
-def _from_hybrid_fp8(op: OpSignature) -> GroupQuant:
-    """(bytes, exponent bits, exponent bias): to FP32."""
-    return GroupQuant(elements=math.prod(op.shape(0)), scale_elements=0, dtype=op.dtype(0), dtype_out=DType.FP32)
+HYBRID_FP8 = (
+    # (x, exponent bits, exponent bias, largest value): a byte per element
+    bind(_without_scales, "fbgemm::FloatToHFP8Quantized", dtype_out=DType.UINT8),
+    # (bytes, exponent bits, exponent bias)
+    bind(_without_scales, "fbgemm::HFP8QuantizedToFloat", dtype_out=DType.FP32),
+)
 
 
 @traced_as(

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from tracelens import CategoryOf, OpSignature, SignatureError, traced_as
 from tracelens.perf_models import CausalConv1d, CausalConv1dBackward, MambaChunkScan, bind
+from tracelens.perf_models.base import with_fields_of
 
 
 @traced_as("DaoAILab::_causal_conv1d_bwd_cpp")
 def _conv_backward(op: OpSignature) -> CausalConv1dBackward:
     """(x [b,c,l], weight [c,k], bias, dout, ...)."""
-    forward = _read(op, 1)
-    return CausalConv1dBackward(
-        b=forward.b,
-        channels=forward.channels,
-        length=forward.length,
-        width=forward.width,
-        bias=forward.bias,
-        dtype=forward.dtype,
-    )
+    return with_fields_of(_read(op, 1), CausalConv1dBackward)
 
 
 def _read(op: OpSignature, weight: int) -> CausalConv1d:

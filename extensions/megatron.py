@@ -7,7 +7,10 @@ pairs of tensors among them.
 
 from __future__ import annotations
 
-from tracelens import CategoryOf, EPComm, GroupedGEMM, OpSignature, SignatureError, recorded_as, traced_as
+from dataclasses import replace
+
+from tracelens import CategoryOf, DType, EPComm, GroupedGEMM, OpSignature, SignatureError, recorded_as, traced_as
+from tracelens.perf_models.base import Slot, recorded_call
 from tracelens.perf_models.collective import COMBINE, DISPATCH, given_tokens, routed_tokens
 from tracelens.perf_models.gemm import check_inner
 
@@ -80,14 +83,8 @@ def _recorded_combine_backward(model: DeepEPDispatch) -> OpSignature:
 def _recorded(name: str, model: EPComm) -> OpSignature:
     if model.hidden is None:
         raise SignatureError(f"{name}: the tokens' size is not known")
-    return OpSignature(
-        name=name,
-        shapes=((model.tokens, model.hidden),),
-        dtypes=(model.dtype.traced if model.dtype is not None else "",),
-        strides=((model.hidden, 1),),
-        scalars=("",),
-        attributes=() if model.ranks is None else (("Group size", model.ranks),),
-    )
+    call = recorded_call(name, Slot.tensor((model.tokens, model.hidden), model.dtype))
+    return call if model.ranks is None else replace(call, attributes=(("Group size", model.ranks),))
 
 
 @traced_as("GroupedGemm")
@@ -102,12 +99,9 @@ def _grouped_gemm(op: OpSignature) -> GroupedGEMM:
 
 @recorded_as("GroupedGemm")
 def _recorded_grouped_gemm(model: GroupedGEMM) -> OpSignature:
-    shapes = ((model.m, model.k), (model.groups, model.k, model.n), (model.groups,), ())
-    a = model.dtype.traced if model.dtype is not None else ""
-    strides = ((model.k, 1), (model.k * model.n, model.n, 1), (1,), ())
-    return OpSignature(
-        name="GroupedGemm", shapes=shapes, dtypes=(a, a, "long int", ""), strides=strides, scalars=("", "", "", "False")
-    )
+    a, b = (model.m, model.k), (model.groups, model.k, model.n)
+    tensors = Slot.tensor(a, model.dtype), Slot.tensor(b, model.dtype), Slot.tensor((model.groups,), DType.INT64)
+    return recorded_call("GroupedGemm", *tensors, Slot(scalar="False"))
 
 
 #: The gradient's shapes do not say the weights': no model from its own record.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tracelens import GEMM, DType, EPComm, GroupedGEMM, OpSignature, PerfModel, SignatureError, traced_as
-from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise
+from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise, bind
 from tracelens.perf_models.base import Moved, scalar_type, with_fields_of
 from tracelens.perf_models.collective import COMBINE, DISPATCH, given_tokens, routed_tokens
 from tracelens.perf_models.elementwise import Operand
@@ -228,14 +228,8 @@ class FusedLayerNormModulateBackward(FusedLayerNormModulate):
         return ((3 * self.elements, self.dtype),)
 
 
-@traced_as("primus::fused_ln_modulate")
-def _fused_ln_modulate(op: OpSignature) -> FusedLayerNormModulate:
-    return FusedLayerNormModulate(elements=math.prod(op.shape(0)), dtype=op.dtype(0))
-
-
-@traced_as("primus::fused_ln_modulate_backward")
-def _fused_ln_modulate_backward(op: OpSignature) -> FusedLayerNormModulateBackward:
-    return FusedLayerNormModulateBackward(elements=math.prod(op.shape(0)), dtype=op.dtype(0))
+def _modulated(op: OpSignature, *, kind: type[FusedLayerNormModulate]) -> FusedLayerNormModulate:
+    return kind(elements=math.prod(op.shape(0)), dtype=op.dtype(0))
 
 
 class MoETransfer(EPComm, frozen=True, kw_only=True):
@@ -267,20 +261,17 @@ def _moe_dispatch(op: OpSignature) -> MoETransfer:
     )  # fmt: skip
 
 
-@traced_as("MoECombine")
-def _moe_combine(op: OpSignature) -> MoETransfer:
-    """(x [rows,h], ...)."""
+def _given(op: OpSignature, *, kind: type[MoETransfer], phase: str) -> MoETransfer:
     (tokens, hidden), dtype = given_tokens(op)
-    return MoETransfer(tokens=tokens, hidden=hidden, dtype=dtype, phase=COMBINE)
+    return kind(tokens=tokens, hidden=hidden, dtype=dtype, phase=phase)
 
 
-@traced_as("MoEDispatchBackward")
-def _moe_dispatch_backward(op: OpSignature) -> MoETransferBackward:
-    (tokens, hidden), dtype = given_tokens(op)
-    return MoETransferBackward(tokens=tokens, hidden=hidden, dtype=dtype, phase=COMBINE)
-
-
-@traced_as("MoECombineBackward")
-def _moe_combine_backward(op: OpSignature) -> MoETransferBackward:
-    (tokens, hidden), dtype = given_tokens(op)
-    return MoETransferBackward(tokens=tokens, hidden=hidden, dtype=dtype, phase=DISPATCH)
+#: Calls that only say where the operands stand, by the arguments as they are recorded.
+BINDINGS = (
+    bind(_modulated, "primus::fused_ln_modulate", kind=FusedLayerNormModulate),
+    bind(_modulated, "primus::fused_ln_modulate_backward", kind=FusedLayerNormModulateBackward),
+    # (x [rows,h], ...)
+    bind(_given, "MoECombine", kind=MoETransfer, phase=COMBINE),
+    bind(_given, "MoEDispatchBackward", kind=MoETransferBackward, phase=COMBINE),
+    bind(_given, "MoECombineBackward", kind=MoETransferBackward, phase=DISPATCH),
+)

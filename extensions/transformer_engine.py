@@ -18,7 +18,7 @@ from typing import Any
 
 from tracelens import GEMM, SDPA, CategoryOf, DType, GroupedGEMM, Normalization, OpSignature, SignatureError, traced_as
 from tracelens.perf_models import (
-    BackwardOf,
+    BackwardPairs,
     CrossEntropy,
     InnerOp,
     OpCall,
@@ -174,10 +174,11 @@ def _gemm(name: str, kernel: int, a: tuple[int, int], b: tuple[int, int], dtype:
     return InnerOp(kernel=kernel, signature=signature)
 
 
-OF_LINEAR = BackwardOf(forward="_Linear", names=("_LinearBackward",))
-OF_LAYER_NORM_LINEAR = BackwardOf(forward="_LayerNormLinear", names=("_LayerNormLinearBackward",))
-OF_LAYER_NORM_MLP = BackwardOf(forward="_LayerNormMLP", names=("_LayerNormMLPBackward",))
-OF_GROUPED_LINEAR = BackwardOf(forward="_GroupedLinear", names=("_GroupedLinearBackward",))
+BACKWARDS = BackwardPairs(
+    pairs=tuple(
+        (name, f"{name}Backward") for name in ("_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear")
+    )
+)
 
 
 @traced_as("_GroupedLinear")

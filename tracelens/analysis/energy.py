@@ -69,18 +69,16 @@ class RowPower(Record, frozen=True, kw_only=True, eq=False):
         if not took[known].sum() > LEAST_KNOWN * took.sum():
             return self
         moved = RowPower.unknown(self.constants, int(known.sum()))
-        moved.put(np.arange(known.sum()), _exchange((rate * time_us)[known] * GB_PER_S_IN_BYTES_PER_US, time_us[known]))
+        wire = (rate * time_us)[known] * GB_PER_S_IN_BYTES_PER_US
+        hbm = HBM_PER_WIRE * wire
+        work = KernelWork(
+            family="collective", time_us=time_us[known], flops={}, hbm_bytes=hbm, l2_bytes=hbm, link_bytes=wire
+        )
+        moved.put(np.arange(known.sum()), work)
         for column, values in zip(self.columns, moved.columns, strict=True):
             column[:] = np.average(values, weights=took[known])
         self.drawn.low_w[:] = idle_power(self.constants)
         return self
-
-
-def _exchange(wire_bytes: Floats, time_us: Floats) -> KernelWork:
-    hbm = HBM_PER_WIRE * wire_bytes
-    return KernelWork(
-        family="collective", time_us=time_us, flops={}, hbm_bytes=hbm, l2_bytes=hbm, link_bytes=wire_bytes
-    )
 
 
 class EventEnergy(Record, frozen=True, kw_only=True, eq=False):

@@ -153,13 +153,6 @@ class Covered:
         s, total = self._unions.get(key, (np.zeros(0, np.int64), np.zeros(1, np.int64)))
         return s, s + np.diff(total)
 
-    def before(self, key: npt.NDArray[np.integer], time: Ints) -> Ints:
-        """How much (ns) of each key's union lies before each time."""
-        result = np.zeros(len(time), np.int64)
-        for one, at in self._of_keys(key):
-            result[at] = self._covered_before(one, time[at])
-        return result
-
     def _of_keys(self, key: npt.NDArray[np.integer]) -> Iterator[tuple[int, Ints | slice]]:
         """Each key that has intervals, and where it stands."""
         if len(key) and (key == key[0]).all():

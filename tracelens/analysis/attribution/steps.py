@@ -70,12 +70,6 @@ class DeviceWork(Record, frozen=True, kw_only=True, eq=False):
         launch[before] = _BEFORE_RECORDING
         return cls(start=start, end=end, stream=stream, launch=launch, launched=launched, before=before)
 
-    @property
-    def earlier_end(self) -> int | None:
-        """When the last event ended that was in the queue as recording began; None without any."""
-        known = [int(self.end[self.before].max())] if self.before.any() else []
-        return max([*known, *([] if self.unseen_end is None else [self.unseen_end])], default=None)
-
     def as_it_ran(self) -> DeviceWork:
         """Without launches: for steps that the device recorded, in its own time."""
         none = np.zeros(len(self.start), np.bool_)
@@ -178,9 +172,9 @@ def device_periods(work: DeviceWork, step_of: Codes, count: int) -> Ints:
 
 def waited_for_earlier(calls: Spans, window: tuple[int, int], work: DeviceWork) -> int:
     """How long (ns) the blocking ``calls`` of a host window waited for work from before recording."""
-    earlier = work.earlier_end
-    if earlier is None:
-        return 0
+    earlier = int(work.end[work.before].max(initial=_BEFORE_RECORDING))
+    if work.unseen_end is not None:
+        earlier = max(earlier, work.unseen_end)
     start, end = calls
     chosen = (start >= window[0]) & (start < min(window[1], earlier))
     return union_ns(start[chosen], np.minimum(end[chosen], earlier))

@@ -417,24 +417,20 @@ def attribute(recording: Recording, window: Window, options: AnalysisOptions) ->
     readings, exchanges = exchanges_of(recording.trace, readings, group, system)
     unified, category = unified_calls(table, activity, readings, callers)
     forget_impossible_work(readings, lambda: modelled_calls(activity, readings, callers), device)
+    everything = activity
+    if len(activity) < len(window.everything):
+        communication = window.everything.communication.copy()
+        communication[np.searchsorted(window.everything.rows, activity.rows)] = activity.communication
+        everything = replace(window.everything, communication=communication)
     return Attribution(
         tree=tree,
         activity=activity,
-        everything=_with_selected(window.everything, activity),
+        everything=everything,
         event_category=category,
         readings=readings,
         exchanges=exchanges,
         unified=unified,
     )
-
-
-def _with_selected(everything: DeviceActivity, selected: DeviceActivity) -> DeviceActivity:
-    """``everything``, of which ``selected`` are the analyzed events, with what their ops say of them."""
-    if len(selected) == len(everything):
-        return selected
-    communication = everything.communication.copy()
-    communication[np.searchsorted(everything.rows, selected.rows)] = selected.communication
-    return replace(everything, communication=communication)
 
 
 def coverage(

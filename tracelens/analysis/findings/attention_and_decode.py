@@ -7,20 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
 from tracelens.analysis.grouping import by_number
+from tracelens.analysis.intervals import Floats, Ints
+from tracelens.analysis.reading.added_ops import rows_named
 from tracelens.analysis.reading.engine_steps import DECODE, MIXED, PREFILL, phase
 from tracelens.analysis.verdict.summary import Said
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.types.dtypes import DType
 from tracelens.types.signature import OpSignature
 from tracelens.types.units import NS_PER_US, counted, duration, takes
-
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 #: Of those that launch kernels themselves.
 _PARTS_OF_ATTENTION = {
@@ -58,7 +55,7 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
 def _triples(seen: Observed) -> Ints:
     """Table rows of (bmm, softmax, bmm) that follow one another on a thread and fit, a triple per line."""
     table = seen.table
-    rows = seen.rows_named(_PARTS_OF_ATTENTION)
+    rows = rows_named(table, _PARTS_OF_ATTENTION)
     ran = np.zeros(len(table), bool)
     ran[seen.activity.op[seen.activity.op >= 0]] = True
     rows = rows[ran[rows]]

@@ -46,7 +46,9 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
     for us, dims in zip(rows["kernel_us_sum"], filter(None, odd), strict=True):
         by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
     most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
-    padded_us, _ = seen.expected_us([_padded(model) for model in models])
+    up = [tuple(-(-dim // _PADDED_TO) * _PADDED_TO for dim in (model.n, model.k)) for model in models]
+    padded = [replace(m, n=n, k=k, stride_a=None, stride_b=None) for m, (n, k) in zip(models, up, strict=True)]
+    padded_us, _ = seen.expected_us(padded)
     rest = Candidate(
         why=f"; their rows of {', '.join(map(str, most))} elements are not aligned to {ALIGNMENT_BYTES} bytes",
         claimed=seen.calls(
@@ -60,12 +62,6 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
         figures=tuple(Said(what="elements of a row", value=dim, unit="count") for dim in most),
     )
     yield from candidate_of_calls(seen, rows, "GEMM", rest, figure="unaligned GEMMs")
-
-
-def _padded(model: GEMM) -> GEMM:
-    """With N and K of multiples of 64 elements."""
-    n, k = (-(-dim // _PADDED_TO) * _PADDED_TO for dim in (model.n, model.k))
-    return replace(model, n=n, k=k, stride_a=None, stride_b=None)
 
 
 def unaligned_dims(gemm: GEMM) -> list[int]:

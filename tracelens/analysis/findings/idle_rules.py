@@ -22,10 +22,10 @@ from tracelens.analysis.attribution.host_time import (
     SYNCHRONIZATION,
     named,
 )
-from tracelens.analysis.findings.rule import Bools, Candidate, Floats, Integers, Observed, built_in, built_in_advice
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in, built_in_advice
 from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, LATENCY, UNKNOWN, UNRECORDED
-from tracelens.analysis.intervals import Ints, covered_ns
+from tracelens.analysis.intervals import Bools, Floats, Ints, covered_ns
 from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.sheets import device_timeline, module_time
 from tracelens.analysis.verdict.summary import Evidence, Said
@@ -172,7 +172,11 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
     """Gain: what the rest of a step can hide, at most all of the wait."""
     parts = seen.once(before_first_launch)
-    wait_ns, step_ns = _waits_by_step(seen, parts)
+    times, chosen = seen.context.window.times, list(seen.context.selected)
+    step = np.searchsorted(times.start_ns[chosen], seen.idle.start[parts], side="right") - 1
+    # How long these parts are together in each complete step, and how long that is
+    wait_ns = np.bincount(step, seen.idle_ns[parts], len(chosen)).astype(np.float64)
+    step_ns = times.duration_ns[chosen].astype(np.float64)
     share = wait_ns.sum() / max(1, seen.window_ns)
     if share <= LEAST_SHARE:
         return
@@ -199,14 +203,6 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
         remedy=_IN_MODEL if name == "forward" else None,
         row=longest_row(seen, parts) if row is None else row,
     )
-
-
-def _waits_by_step(seen: Observed, parts: Bools) -> tuple[Floats, Floats]:
-    """(how long these parts are together, length) of each complete step (ns)."""
-    times, chosen = seen.context.window.times, list(seen.context.selected)
-    step = np.searchsorted(times.start_ns[chosen], seen.idle.start[parts], side="right") - 1
-    wait = np.bincount(step, seen.idle_ns[parts], len(chosen))
-    return wait.astype(np.float64), times.duration_ns[chosen].astype(np.float64)
 
 
 def before_first_launch(seen: Observed) -> Bools:
@@ -408,7 +404,7 @@ def launch_bound(seen: Observed) -> Iterator[Candidate]:
         yield replace(candidate, why=why, remedy=_remedy(seen, np.where(parts, length, 0)))
 
 
-def _remedy(seen: Observed, idle_ns: Integers) -> str | None:
+def _remedy(seen: Observed, idle_ns: Ints) -> str | None:
     """Instead of the rule's: where most of this time of each part is before launches of graphs, or without PyTorch."""
     before_graphs = np.isin(seen.idle.row, graph_launches(seen.table))
     if 2 * idle_ns[before_graphs].sum() > idle_ns.sum():

@@ -20,7 +20,7 @@ from tracelens.analysis.attribution.host_scopes import places_around
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Claimed, Observed, Rule, RuleFailure
 from tracelens.analysis.idle.dependency_replay import MOST_OF_FILE, Changes, SteadyStep, parts_of
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.files.memory_limit import raise_at_limit
@@ -30,11 +30,9 @@ from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US, duration, percent
 
 if TYPE_CHECKING:
-    from tracelens.analysis.findings.rule import Observed
     from tracelens.analysis.sheets.context import SheetContext
 
 
-Floats = npt.NDArray[np.float64]
 #: (lane, start, end) of spans of threads.
 ThreadSpans: TypeAlias = tuple[Ints, Ints, Ints]
 #: Share of what a step has on average of a claim from which the replayed steps can stand for all.
@@ -106,11 +104,14 @@ class ReplayedGain:
         if self._file_parts is not None:
             return Limit(before_us=0.0, after_us=1.0, host_us=0.0)
         changes, per_us = self.changes(replay, claims), NS_PER_US * replay.steps
+        of_host = replace(changes, length=np.zeros(replay.graph.events))
         before_us, after_us, host_us = (
-            ns / per_us for ns in (replay.recorded_ns, replay.round_ns(changes), replay.without_device(changes))
+            ns / per_us for ns in (replay.recorded_ns, replay.round_ns(changes), replay.round_ns(of_host))
         )
         limit = Limit(before_us=before_us, after_us=after_us, host_us=host_us)
-        return limit if limit.by == HOST else replace(limit, device_us=replay.without_host(changes) / per_us)
+        if limit.by == HOST:
+            return limit
+        return replace(limit, device_us=replay.round_ns(replace(changes, host=0.0)) / per_us)
 
     def replay_of(self, chosen: tuple[int, ...]) -> SteadyStep:
         """These steps, or for the only step -1 - n part n of the file, made once."""
@@ -266,8 +267,6 @@ def _launching(seen: Observed, events: Ints, share: Floats) -> ThreadSpans:
     end = table.start_ns[rows] + np.rint(table.duration_ns[rows] * gone / np.maximum(kernels, 1)).astype(np.int64)
     return table.lane[rows].astype(np.int64), table.start_ns[rows], end
 
-
-Bools = npt.NDArray[np.bool_]
 
 #: How many lines there are.
 MOST = 10

@@ -18,6 +18,7 @@ from tracelens.analysis.attribution.activity import at_a_time
 from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts, WindowTime
+from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.sheets import perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.backends.base import System
@@ -25,7 +26,6 @@ from tracelens.backends.chain import chain
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM
 from tracelens.registry import Claim, mark
-from tracelens.trace.table import Kind
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US, counted, shortened, takes
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.hardware import HardwareSpec
     from tracelens.types.signature import OpSignature
-
-
-Floats = npt.NDArray[np.float64]
 
 
 class Claimed(Record, frozen=True, kw_only=True, eq=False):
@@ -92,8 +89,6 @@ class Candidate(Record, frozen=True, kw_only=True, eq=False):
     is_priced: bool = True
 
 
-Bools = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 Part = TypeVar("Part")
 
 #: Share of the window below which a gain is not worth a line.
@@ -178,7 +173,7 @@ class Observed:
         return self.context.idle_parts
 
     @cached_property
-    def idle_ns(self) -> Integers:
+    def idle_ns(self) -> Ints:
         """How long each part of ``idle`` is."""
         return self.idle.end - self.idle.start
 
@@ -188,7 +183,7 @@ class Observed:
         return WindowTime.of(self.context.own_time, self.idle)
 
     @cached_property
-    def own_ns(self) -> Integers:
+    def own_ns(self) -> Ints:
         """Of each device event the time that nothing else keeps the device busy for."""
         return self.time.own_ns[: self.time.events]
 
@@ -213,13 +208,13 @@ class Observed:
         """Summed durations of the device events."""
         return float(self.activity.duration.sum()) / NS_PER_US
 
-    def events_of(self, rows: Iterable[Any]) -> Integers:
+    def events_of(self, rows: Iterable[Any]) -> Ints:
         """The device events that are counted in these of ``rows``."""
         wanted = np.zeros(len(self.column("name")) + 1, bool)
         wanted[np.fromiter(rows, np.int64)] = True
         return np.flatnonzero(wanted[self.row_of_event])
 
-    def at_a_time(self, events: Integers) -> float:
+    def at_a_time(self, events: Ints) -> float:
         """How many of these device events run at a time on one device, on average while any of them runs."""
         group = np.full(len(self.activity), -1, np.int32)
         group[events] = 0
@@ -245,10 +240,10 @@ class Observed:
         low_ns, high_ns = (gain_ns if part is None else amount(part) for part in (low, high))
         return Claimed(part=at, low_ns=low_ns, gain_ns=gain_ns, high_ns=high_ns, spares_launches=spares_launches)
 
-    def _beyond_earlier_ns(self, at: Codes, own: npt.NDArray[np.integer]) -> Integers:
+    def _beyond_earlier_ns(self, at: Codes, own: npt.NDArray[np.integer]) -> Ints:
         """How long each of these events ran beyond all of them that began before it: together their union."""
         start, end = self.activity.start[at], self.activity.end[at]
-        found: Integers = end - start
+        found: Ints = end - start
         if (own < found).any():
             order = np.lexsort((-end, start))
             until = np.maximum.accumulate(end[order])
@@ -302,7 +297,7 @@ class Observed:
             for values in zip(*columns, strict=True)
         )
 
-    def evidence_of(self, events: Integers) -> tuple[Evidence, ...]:
+    def evidence_of(self, events: Ints) -> tuple[Evidence, ...]:
         """The first of ``rows`` that these device events are counted in, as proof."""
         rows = self.row_of_event[events]
         return self.evidence(np.unique(rows[rows >= 0]))
@@ -333,12 +328,6 @@ class Observed:
     def gpu_share(self, time_us: float) -> Said:
         """The number that ``share_text`` prints."""
         return Said(what="share of GPU time", value=time_us / max(self.device_us, 1e-9), unit="share")
-
-    def rows_named(self, names: Iterable[str]) -> Integers:
-        """Table rows of the host's ops with these names."""
-        table = self.table
-        codes = [table.names.index(name) for name in names if name in table.names]
-        return np.flatnonzero(table.is_named(codes) & (table.kind == Kind.CPU_OP))
 
 
 def candidate_of_calls(

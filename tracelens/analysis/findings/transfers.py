@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
-from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Floats, Observed, built_in
+from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in
 from tracelens.analysis.grouping import distinct_rows
+from tracelens.analysis.intervals import Floats
 from tracelens.analysis.reading.process_groups import attributes_of_calls, split_sizes
 from tracelens.analysis.sheets import coll_analysis, device_memory
 from tracelens.analysis.verdict.summary import Evidence, Said

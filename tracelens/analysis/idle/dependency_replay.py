@@ -16,12 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import c_double, c_int64, c_void_p
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_time import COMMUNICATION as COMMUNICATION_ON_HOST
@@ -47,14 +45,12 @@ from tracelens.analysis.idle.dependencies import (
     inferred_waits,
     recorded_waits,
 )
-from tracelens.analysis.intervals import Bools, Covered, Ints
+from tracelens.analysis.intervals import Bools, Covered, Floats, Ints
 from tracelens.errors import UsageError
 from tracelens.files.compiled import address, library
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.records import Record
-
-Floats = npt.NDArray[np.float64]
 
 _SOURCE, _LAYOUT = Path(__file__).with_name("longest.c"), 1
 #: When a node is that only follows others.
@@ -97,13 +93,11 @@ def longest(paths: DependencyPaths, time: Ints) -> Ints:
     return np.array(plain, np.int64)
 
 
-def period(paths: DependencyPaths, ways: Ways, lead: Floats | None = None) -> tuple[float, Floats]:
+def period(paths: DependencyPaths, ways: Ways) -> tuple[float, Floats]:
     """(how long a round takes in the long run, the lead of each way): the largest mean length of the cycles that lead
     along ``paths`` within a round and along ``ways`` from one to the next.
-
-    ``lead``: of each way how much later than others its target begins, where that is known from a like graph.
     """
-    start = np.zeros(len(ways.source)) if lead is None else np.array(lead, np.float64)
+    start = np.zeros(len(ways.source))
     compiled = library(_SOURCE, _LAYOUT)
     if compiled is None:
         return _plain_period(paths, ways, start.tolist())
@@ -234,20 +228,16 @@ class DependencyReplay:
         edges.add_stream_waits(recorded)
         edges.add_stream_waits(inferred_waits(self.device, {target for _, target in recorded}, window[0]))
         edges.add_stream_waits(_collective_waits(table, self.device))
-        self._n = len(self.device.start)
+        #: Number of device events.
+        self.events = len(self.device.start)
         self._waits(
             edges, host_waits(table, self.device, self.threads) + _all_streams(table, self.device, self.threads)
         )
         edges.add_events(self._own)
-        one, following = edges.neighbors
-        edges.add(one + self._n, following + self._n, np.zeros(len(one), np.int64), QUEUED, np.full(len(one), -1))
+        one, following = (each + self.events for each in edges.neighbors)
+        edges.add(one, following, np.zeros(len(one), np.int64), QUEUED, np.full(len(one), -1))
         edges.add_neighbors()
         self._order(edges)
-
-    @property
-    def events(self) -> int:
-        """Number of device events."""
-        return self._n
 
     def _waits(self, edges: Edges, pairs: Pairs) -> None:
         """Adds calls that wait for events: each returns as long after any of them as after the last, at most."""
@@ -255,7 +245,7 @@ class DependencyReplay:
         gap = self.threads.time[anchor] - self.device.end[source]
         least = np.full(len(self.threads.time), self.device.usual)
         np.minimum.at(least, anchor, gap)
-        edges.add(source + self._n, anchor + 2 * self._n, least[anchor], RETURN, self.threads.rows[anchor])
+        edges.add(source + self.events, anchor + 2 * self.events, least[anchor], RETURN, self.threads.rows[anchor])
 
     def _order(self, edges: Edges) -> None:
         source, target, length, kind, _ = edges.columns
@@ -274,7 +264,7 @@ class DependencyReplay:
 
     def _opens(self, source: Ints, target: Ints) -> Bools:
         """Which dependencies are those on a thread's own beginning where another thread hands over to it then."""
-        threads, base = self.threads, 2 * self._n
+        threads, base = self.threads, 2 * self.events
         begins = np.concatenate(([True], np.diff(threads.lane) != 0))
         entered = np.isin(np.arange(len(begins)), threads.entered)
         at, following = source - base, target - base
@@ -285,7 +275,7 @@ class DependencyReplay:
 
     def forget_delay(self, start_ns: int) -> None:
         """What began then was late for work from before recording that was not recorded: no loop would repeat that."""
-        self._beyond[: self._n][self.device.start == start_ns] = 0
+        self._beyond[: self.events][self.device.start == start_ns] = 0
 
     @property
     def queued_gaps(self) -> Ints:
@@ -299,13 +289,13 @@ class DependencyReplay:
     @property
     def recorded(self) -> Changes:
         """Nothing changed."""
-        nothing = np.zeros(self._n, bool)
+        nothing = np.zeros(self.events, bool)
         return Changes(length=self._own.astype(np.float64), removed=nothing, detached=nothing)
 
     def times(self, changes: Changes, *, delays: bool = True) -> NewTimes:
         """When everything happens. Without ``delays``: what the dependencies alone explain."""
         found = longest(self.paths(changes, delays=delays), np.where(self.follows_none, self.node_times, NONE))
-        n = self._n
+        n = self.events
         return NewTimes(start=found[:n], done=found[n : 2 * n], reached=found[2 * n :])
 
     def paths(self, changes: Changes, *, delays: bool = True) -> DependencyPaths:
@@ -317,7 +307,7 @@ class DependencyReplay:
 
     def _dependencies(self, changes: Changes, delays: bool) -> tuple[Ints, Ints, Ints]:
         """(source, target, length) of what holds after the changes, in an order in which they lead forward."""
-        n = self._n
+        n = self.events
         beyond = self._beyond.copy() if delays else np.zeros_like(self._beyond)
         beyond[:n][changes.removed] = 0
         kept = np.ones(len(self._source), bool)
@@ -366,7 +356,7 @@ class DependencyReplay:
 
     def _passing(self, detached: Bools) -> tuple[Ints, Ints]:
         """(event, next one of its stream) among the detached ones, and among the others."""
-        n = np.arange(self._n)
+        n = np.arange(self.events)
         pairs = []
         for group in (detached, ~detached):
             own = n[group]
@@ -385,7 +375,7 @@ class DependencyReplay:
         """The dependencies that are device events, that join an event to one that began before it ended, and the host's
         own time.
         """
-        source, target, n = self._source, self._target, self._n
+        source, target, n = self._source, self._target, self.events
         on_host = np.isin(self._kind, (KINDS.index(CALLS), KINDS.index(OUTSIDE)))
         of_event = source < n
         parts = of_event & (target == source + n), of_event & (target < n), on_host
@@ -401,14 +391,17 @@ class DependencyReplay:
         joined = np.rint(length[joins] * (new[event] / np.maximum(self._own[event], 1))).astype(np.int64)
         if changes.removed.any():
             # What comes before a removed event still takes its time: where both run at once, that time is the length
-            length[np.append(changes.removed, False)[np.minimum(self._target, self._n)]] = 0
+            length[np.append(changes.removed, False)[np.minimum(self._target, self.events)]] = 0
         length[joins] = joined
         if changes.gap is not None or changes.without is not None or changes.host != 1:
             length[on_host] = self._host_lengths(on_host, changes)
         return length
 
     def _host_lengths(self, at: Ints, changes: Changes) -> Ints:
-        length, own = self._length[at], self._threads_at(at)
+        """The lengths of dependencies between anchors, as far as these are of one thread."""
+        length, ends = self._length[at], (self._source[at], self._target[at])
+        lane, other = (self.threads.lane[node - 2 * self.events] for node in ends)
+        own = np.where(lane == other, lane, -1), *(self.node_times[node] for node in ends)
         if changes.gap is not None:
             shares = self._host_time().shares(*own)
             stays: Ints = shares[:, [HOST_CAUSES.index(cause) for cause in _IN_NO_GRAPH]].sum(axis=1)
@@ -417,13 +410,6 @@ class DependencyReplay:
             length = np.maximum(length - Covered(*changes.without).within(*own), 0)
         scaled: Ints = np.rint(length * changes.host).astype(np.int64)
         return scaled
-
-    def _threads_at(self, at: Ints) -> tuple[Ints, Ints, Ints]:
-        """(lane, start, end) of dependencies between anchors; the lane is -1 where they are of different threads."""
-        source, target = self._source[at], self._target[at]
-        lane = self.threads.lane[source - 2 * self._n]
-        same = lane == self.threads.lane[target - 2 * self._n]
-        return np.where(same, lane, -1), self.node_times[source], self.node_times[target]
 
 
 def _collective_waits(table: TraceTable, device: Device) -> Pairs:
@@ -609,15 +595,6 @@ class SteadyStep:
             last=np.concatenate((self._again[paths.source[at]], last)),
             first=np.concatenate((paths.target[at], first)),
         )
-
-    def without_device(self, changes: Changes | None = None) -> float:
-        """How long a round takes when no device event takes any time: what the host needs."""
-        changes = changes or self.graph.recorded
-        return self.round_ns(replace(changes, length=np.zeros(self.graph.events)))
-
-    def without_host(self, changes: Changes | None = None) -> float:
-        """How long a round takes when the host's own work takes no time: what the device needs."""
-        return self.round_ns(replace(changes or self.graph.recorded, host=0.0))
 
 
 def steady_steps(window: Window) -> list[int]:

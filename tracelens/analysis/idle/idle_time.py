@@ -80,7 +80,10 @@ def queue(table: TraceTable, tree: OpTree, host: HostCalls, events: DeviceActivi
     # Of a launch that is known only as its op, the op's start is all that is known
     early = linked & (~is_call | (~returns & (after_event | after_value)))
     done[early] = called[early]
-    first = np.where(linked, _first_starts(launch, events.start), events.start)
+    number = numbered(launch)
+    starts = np.full(int(number.max(initial=-1)) + 1, NEVER)
+    np.minimum.at(starts, number, events.start)
+    first = np.where(linked, starts[number], events.start)
     lane = narrowed(streams_of(table, events)[1])
     called = np.where(linked, called, _latest_call(lane, events.start, called))
     return Queue(
@@ -103,14 +106,6 @@ def _latest_call(lane: Codes, start: Ints, called: Ints) -> Ints:
     result = np.empty(len(order), np.int64)
     result[order] = bound - (bound != NEVER)
     return result
-
-
-def _first_starts(launch: RowColumn, start: Ints) -> Ints:
-    """When the first device event of each one's launch started."""
-    number = numbered(launch)
-    first = np.full(int(number.max(initial=-1)) + 1, NEVER)
-    np.minimum.at(first, number, start)
-    return first[number]
 
 
 def _directly_after(table: TraceTable, launch: RowColumn, wanted: npt.NDArray[np.bool_]) -> Bools:
@@ -458,12 +453,10 @@ class _DeviceWaits:
         return np.select(list(causes.values()), numbers, CAUSES.index(LATENCY)).astype(np.int8)
 
 
-Nanoseconds = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Narrow: TypeAlias = Column[np.int64]
 #: Of each device event: from when the time is its own, how long from there to where that ends, how much in between is
 #: its own, in ns; 0 where none is.
-OwnTime: TypeAlias = tuple[Nanoseconds, Narrow, Narrow]
+OwnTime: TypeAlias = tuple[Ints, Narrow, Narrow]
 
 
 class WindowTime(Record, frozen=True, kw_only=True, eq=False):
@@ -475,7 +468,7 @@ class WindowTime(Record, frozen=True, kw_only=True, eq=False):
     events: int
     idle: IdleParts
     own_ns: Narrow
-    own_from: Nanoseconds
+    own_from: Ints
     own_span_ns: Narrow
 
     @classmethod
@@ -508,7 +501,7 @@ def own_time(activity: DeviceActivity, window: tuple[int, int]) -> OwnTime:
     return own_from, Column(span, np.int64), Column(own, np.int64)
 
 
-def _left_free(taken: Spans, first: Nanoseconds, last: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
+def _left_free(taken: Spans, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints]:
     """Of each span what others leave free of it: from when, until when, how long; until = from where nothing."""
     opens, closes = _union(taken)
     if not len(opens):

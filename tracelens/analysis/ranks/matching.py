@@ -421,9 +421,7 @@ def collective_rows(calls: JobCalls) -> Ints:
 
 def is_between_two(calls: JobCalls) -> Bools:
     """Which instances are a send and its receive."""
-    point_to_point = np.array([channel.is_point_to_point for channel in calls.channels], np.bool_)
-    found: Bools = point_to_point[calls.channel_of]
-    return found
+    return np.array([channel.is_point_to_point for channel in calls.channels], np.bool_)[calls.channel_of]
 
 
 def instances(calls: JobCalls) -> Instances:
@@ -554,7 +552,7 @@ def _blocked_ns(calls: JobCalls, rows: Ints, waited: Ints) -> Ints:
     waits = Covered(calls.rank[rows], begin, begin + np.minimum(waited, calls.exposed)[rows])
     found = np.zeros(len(calls.start), np.int64)
     since = _since_last_call(calls, rows)
-    found[rows] = waits.before(calls.rank[rows], begin) - waits.before(calls.rank[rows], since[rows])
+    found[rows] = waits.within(calls.rank[rows], since[rows], begin)
     return found
 
 

@@ -19,14 +19,18 @@ from tracelens.perf_models.collective import bus_factor
 from tracelens.schema import column_set, count, identifier, mb, number, percent, sheet, statistics, text, us
 from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
-GROUPS_COLUMNS = column_set(
+NCCL_LONG_TITLE = "nccl_long"
+NCCL_SUMMARY_LONG_TITLE = "nccl_summary_long"
+RANK_COLLECTIVES_TITLE = "nccl_implicit_sync"
+NCCL_SUMMARY_IMPLICIT_SYNC_TITLE = "nccl_summary_implicit_sync"
+NCCL_ALL2ALLV_TITLE = "nccl_all2allv"
+
+
+@sheet("groups", order=92, columns=column_set(
     GROUP, GROUP_RANKS, SIZE,
     count("matched", "Collectives found on at least two ranks."),
     count("unmatched", "Calls without a counterpart in any trace."),
-)  # fmt: skip
-
-
-@sheet("groups", columns=GROUPS_COLUMNS, order=92)
+))  # fmt: skip
 def groups_frame(job: JobContext) -> pd.DataFrame:
     """Process groups (or pairs of ranks, or streams): matched and unmatched calls."""
     calls = job.calls
@@ -50,8 +54,7 @@ def groups_frame(job: JobContext) -> pd.DataFrame:
     )
 
 
-NCCL_LONG_TITLE = "nccl_long"
-NCCL_LONG_COLUMNS = column_set(
+@sheet(NCCL_LONG_TITLE, order=130, json=None, columns=column_set(
     job_context.RANK, job_context.ID, job_context.GROUP, job_context.COLLECTIVE, job_context.SIZE, job_context.DTYPE,
     job_context.IN_NELEMS, job_context.OUT_NELEMS, job_context.IN_SPLIT, job_context.OUT_SPLIT, STREAM,
     job_context.STEP,
@@ -61,10 +64,7 @@ NCCL_LONG_COLUMNS = column_set(
     us("transfer_us", "Duration - wait time. Empty without a counterpart."),
     us("exposed_us", "Part of the duration without computation on the rank."),
     job_context.IN_MB, job_context.OUT_MB,
-)  # fmt: skip
-
-
-@sheet(NCCL_LONG_TITLE, columns=NCCL_LONG_COLUMNS, order=130, json=None)
+))  # fmt: skip
 def nccl_long_frame(job: JobContext) -> pd.DataFrame:
     """Communication calls by rank."""
     calls, waited = job.calls, job.waited
@@ -113,9 +113,7 @@ def _known(numbers: Ints) -> npt.NDArray[np.object_]:
     return result
 
 
-NCCL_SUMMARY_LONG_TITLE = "nccl_summary_long"
-
-NCCL_SUMMARY_LONG_COLUMNS = column_set(
+@sheet(NCCL_SUMMARY_LONG_TITLE, order=60, columns=column_set(
     job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE, job_context.IN_NELEMS,
     job_context.OUT_NELEMS, job_context.IN_MB,
     statistics(
@@ -131,10 +129,7 @@ NCCL_SUMMARY_LONG_COLUMNS = column_set(
         unit="GB/s",
         optional=True,
     ),
-)  # fmt: skip
-
-
-@sheet(NCCL_SUMMARY_LONG_TITLE, columns=NCCL_SUMMARY_LONG_COLUMNS, order=60)
+))  # fmt: skip
 def nccl_summary_long_frame(job: JobContext) -> pd.DataFrame:
     """Communication calls of all ranks by distinct call."""
     long = job.frames[NCCL_LONG_TITLE]
@@ -168,17 +163,13 @@ def _by_time(rows: pd.DataFrame, time: str, *texts: str) -> pd.DataFrame:
     )
 
 
-RANK_COLLECTIVES_TITLE = "nccl_implicit_sync"
-RANK_COLLECTIVES_COLUMNS = column_set(
+@sheet(RANK_COLLECTIVES_TITLE, order=110, json=None, columns=column_set(
     job_context.ID, job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.STEP,
     job_context.FULL, job_context.PRESENT, job_context.LATENCY, job_context.WAIT_MEAN, job_context.SKEW,
     us("end_skew_us", "Latest - earliest end over the ranks, on one clock."),
     job_context.ALGORITHM, job_context.BUS, job_context.LAST,
     identifier("first_rank", "Rank that started first."),
-)  # fmt: skip
-
-
-@sheet(RANK_COLLECTIVES_TITLE, columns=RANK_COLLECTIVES_COLUMNS, order=110, json=None)
+))  # fmt: skip
 def rank_collectives_frame(job: JobContext) -> pd.DataFrame:
     """Matched collectives.
 
@@ -252,7 +243,6 @@ def _full_bytes(messages: list[CommunicationCall], word: str) -> float | None:
     return max(sizes_in, default=None)
 
 
-NCCL_SUMMARY_IMPLICIT_SYNC_TITLE = "nccl_summary_implicit_sync"
 _OVER = ("mean", "median", "min", "max")
 _SPREAD = (job_context.LATENCY, job_context.ALGORITHM, job_context.BUS, job_context.SKEW, job_context.WAIT_MEAN)
 NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS = column_set(
@@ -310,17 +300,13 @@ def wait_verdict(wait: float, transfer: float, skew_us: float, residual_us: floa
     return TRANSFER if share < _MOSTLY_TRANSFER else SKEWED if share > _MOSTLY_WAITING else MIXED
 
 
-NCCL_ALL2ALLV_TITLE = "nccl_all2allv"
-NCCL_ALL2ALLV_COLUMNS = column_set(
+@sheet(NCCL_ALL2ALLV_TITLE, order=100, json=None, columns=column_set(
     job_context.ID, job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.PRESENT,
     job_context.TOTAL, job_context.WALL, job_context.LATENCY, job_context.SKEW, job_context.THROUGHPUT,
     number("rank_gb_s_max", "Largest input / duration of a rank.", unit="GB/s"),
     number("rank_gb_s_min", "Smallest input / duration of a rank.", unit="GB/s"),
     job_context.IMBALANCE, job_context.LAST,
-)  # fmt: skip
-
-
-@sheet(NCCL_ALL2ALLV_TITLE, columns=NCCL_ALL2ALLV_COLUMNS, order=100, json=None)
+))  # fmt: skip
 def nccl_all2allv_frame(job: JobContext) -> pd.DataFrame:
     """Matched all-to-alls."""
     calls, found = job.calls, job.found
@@ -372,15 +358,14 @@ def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> 
 
 
 _MEANS = (job_context.TOTAL, job_context.WALL, job_context.THROUGHPUT, job_context.IMBALANCE, job_context.SKEW)
-NCCL_SUMMARY_ALL2ALLV_COLUMNS = column_set(
+
+
+@sheet("nccl_summary_all2allv", order=80, columns=column_set(
     job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE,
     *(statistics(("mean",), column) for column in _MEANS),
     statistics(("max",), job_context.IMBALANCE),
     CALLS,
-)  # fmt: skip
-
-
-@sheet("nccl_summary_all2allv", columns=NCCL_SUMMARY_ALL2ALLV_COLUMNS, order=80)
+))  # fmt: skip
 def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
     """All-to-alls by group."""
     all_to_alls = job.frames[NCCL_ALL2ALLV_TITLE]
@@ -396,16 +381,13 @@ def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
     return result.reset_index()
 
 
-NCCL_ALL2ALLV_HEATMAP_COLUMNS = column_set(
+@sheet("nccl_all2allv_heatmap", order=94, columns=column_set(
     identifier("src_rank", "Global rank that sends."),
     identifier("dst_rank", "Global rank that receives; the share a rank keeps is left out."),
     mb("sent_mb_sum", "Bytes sent, from recorded split sizes; evenly split if none were recorded."),
     mb("sent_mb_mean", "Bytes sent per call."),
     count("operation_count", "All-to-alls."),
-)  # fmt: skip
-
-
-@sheet("nccl_all2allv_heatmap", columns=NCCL_ALL2ALLV_HEATMAP_COLUMNS, order=94)
+))  # fmt: skip
 def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
     """Bytes between pairs of ranks in all-to-alls.
 
@@ -439,17 +421,14 @@ def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
     )  # fmt: skip
 
 
-OVERLAP_COLUMNS = column_set(
+@sheet("overlap", order=50, columns=column_set(
     COLLECTIVE, GROUP, CALLS,
     us("duration_us_sum", "Sum of the durations on all ranks; overlapping calls count twice."),
     us("exposed_us_sum", "Part without computation on the rank."),
     percent("exposed_percent", "Share of the durations."),
     us("hidden_us_sum", "Part that overlaps computation."),
     text("hidden_by", "Overlapping computation, as shares of the durations.", width=60),
-)  # fmt: skip
-
-
-@sheet("overlap", columns=OVERLAP_COLUMNS, order=50)
+))  # fmt: skip
 def overlap_frame(job: JobContext) -> pd.DataFrame:
     """Communication by collective and group: exposed time, and the computation that hides the rest.
 

@@ -21,7 +21,14 @@ from tracelens.schema import LAST, column_set, count, identifier, number, percen
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
-RANKS_COLUMNS = column_set(
+UNENDED_TITLE = "unended"
+RANK_TIMES_TITLE = "straggler_summary"
+STEP_COST_TITLE = "step_cost"
+PIPELINE_BUBBLES_TITLE = "pipeline_bubbles"
+RANK_EXCHANGES_TITLE = "ep_long"
+
+
+@sheet("ranks", order=10, columns=column_set(
     RANK,
     text("file", "Name of the trace file.", width=40),
     HOST,
@@ -33,10 +40,7 @@ RANKS_COLUMNS = column_set(
     us("total_comm_us", "Time in which communication ran."),
     us("idle_us", "Time in which nothing ran."),
     text("note", "Parts of the file that could not be used.", width=44, optional=True),
-)  # fmt: skip
-
-
-@sheet("ranks", columns=RANKS_COLUMNS, order=10)
+))  # fmt: skip
 def ranks_frame(job: JobContext) -> pd.DataFrame:
     """Ranks: trace file, computation, communication, idle time."""
     rows, parts = [], ("total", "computation", "exposed_comm", "total_comm", "idle")
@@ -55,7 +59,6 @@ def ranks_frame(job: JobContext) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-UNENDED_TITLE = "unended"
 UNENDED_COLUMNS = column_set(
     job_context.GROUP,
     identifier("sequence", "Number of the call in its group, the same on all ranks."),
@@ -84,8 +87,7 @@ def unended_frame(job: JobContext) -> pd.DataFrame | None:
     return pd.DataFrame(unended(job.ranks), columns=[*UNENDED_COLUMNS])
 
 
-RANK_TIMES_TITLE = "straggler_summary"
-RANK_TIMES_COLUMNS = column_set(
+@sheet(RANK_TIMES_TITLE, order=20, columns=column_set(
     RANK,
     us(
         "cost_us",
@@ -104,10 +106,7 @@ RANK_TIMES_COLUMNS = column_set(
     us("duration_us_sum", "Sum of the durations, waiting included."),
     number("power_w", "Power of its device: mean of the log's samples.", unit="W", optional=True),
     number("sm_clock_mhz", "SM clock of its device: mean of the log's samples.", unit="MHz", optional=True),
-)  # fmt: skip
-
-
-@sheet(RANK_TIMES_TITLE, columns=RANK_TIMES_COLUMNS, order=20)
+))  # fmt: skip
 def rank_times_frame(job: JobContext) -> pd.DataFrame:
     """Ranks by the cost of their late arrivals, the costliest first.
 
@@ -154,8 +153,7 @@ def rank_times_frame(job: JobContext) -> pd.DataFrame:
     return shown.sort_values(order, ascending=[False, False, True, True], kind="stable").reset_index(drop=True)
 
 
-STEP_COST_TITLE = "step_cost"
-STEP_COST_COLUMNS = column_set(
+@sheet(STEP_COST_TITLE, order=30, columns=column_set(
     STEP,
     us("step_us_median", "Median over the ranks."),
     us("step_us_min", "Shortest over the ranks."),
@@ -165,10 +163,7 @@ STEP_COST_COLUMNS = column_set(
     us("others_wait_us", "The same, mean over the other ranks."),
     us("cost_us", "Wait time of the others - wait time of the slowest: the most the step would gain if this rank kept "
                   "up."),
-)  # fmt: skip
-
-
-@sheet(STEP_COST_TITLE, columns=STEP_COST_COLUMNS, order=30)
+))  # fmt: skip
 def step_cost_frame(job: JobContext) -> pd.DataFrame:
     """Steps: the slowest rank and its cost.
 
@@ -206,8 +201,7 @@ def step_cost_frame(job: JobContext) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-PIPELINE_BUBBLES_TITLE = "pipeline_bubbles"
-PIPELINE_BUBBLES_COLUMNS = column_set(
+@sheet(PIPELINE_BUBBLES_TITLE, order=82, columns=column_set(
     identifier("pipeline", "Ranks joined by sends and receives."),
     identifier("stage", "Position of the rank in the pipeline."),
     RANK,
@@ -219,10 +213,7 @@ PIPELINE_BUBBLES_COLUMNS = column_set(
     us("idle_us", "Time in which nothing ran, per step."),
     us("bubble_us", "Exposed sends and receives plus idle time, per step. An upper bound: a host may also be late."),
     percent("bubble_percent", "Share of the step time."),
-)  # fmt: skip
-
-
-@sheet(PIPELINE_BUBBLES_TITLE, columns=PIPELINE_BUBBLES_COLUMNS, order=82)
+))  # fmt: skip
 def pipeline_bubbles_frame(job: JobContext) -> pd.DataFrame:
     """Ranks of a pipeline: computation, sends and receives, bubbles.
 
@@ -269,7 +260,7 @@ def _joined(pairs: list[tuple[int, ...]]) -> list[set[int]]:
     return sorted(sets, key=min)
 
 
-CLOCKS_COLUMNS = column_set(
+@sheet("clocks", order=90, columns=column_set(
     HOST,
     text("ranks", "Ranks of the host.", width=30),
     us("offset_us", "How far the clock is ahead of the first host's at mid-trace; subtracted."),
@@ -281,10 +272,7 @@ CLOCKS_COLUMNS = column_set(
     ),
     count("points", "Collectives shared with the reference host."),
     text("fitted_to", "Reference host of the clock fit.", width=18),
-)  # fmt: skip
-
-
-@sheet("clocks", columns=CLOCKS_COLUMNS, order=90)
+))  # fmt: skip
 def clocks_frame(job: JobContext) -> pd.DataFrame:
     """Hosts: offset and drift of the clock against the first host."""
     return pd.DataFrame(
@@ -303,8 +291,7 @@ def clocks_frame(job: JobContext) -> pd.DataFrame:
     )
 
 
-RANK_EXCHANGES_TITLE = "ep_long"
-RANK_EXCHANGES_COLUMNS = column_set(
+@sheet(RANK_EXCHANGES_TITLE, order=120, json=None, columns=column_set(
     NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, job_context.STEP, job_context.EXCHANGE_RATES,
     job_context.EXCHANGE_BYTES,
     count("tokens", "Rows passed to the op."),
@@ -314,10 +301,7 @@ RANK_EXCHANGES_COLUMNS = column_set(
     us("wait_us", f"Over the kernels of the call. {job_context.WAITING}"),
     us("transfer_us", "Token-moving kernels, from the start of the last rank."),
     job_context.LAST,
-)  # fmt: skip
-
-
-@sheet(RANK_EXCHANGES_TITLE, columns=RANK_EXCHANGES_COLUMNS, order=120, json=None)
+))  # fmt: skip
 def rank_exchanges_frame(job: JobContext) -> pd.DataFrame:
     """Token exchanges by rank.
 

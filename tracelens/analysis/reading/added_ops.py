@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 
@@ -43,7 +43,7 @@ def forward_rows(trace: Trace, catalog: Catalog) -> RowColumn:
     table, tree = trace.table, trace.tree
     forward = tree.forward[:]
     for name, backwards in catalog.backward_partners().items():
-        ops, closes = _rows_named(table, (name,)), _rows_named(table, backwards)
+        ops, closes = rows_named(table, (name,)), rows_named(table, backwards)
         if not len(closes):
             continue
         is_forward = np.zeros(len(table), bool)
@@ -74,7 +74,7 @@ def with_inner_ops(
     the launches of a capture to do this for, with the kernel that each became.
     """
     table, tree = trace.table, trace.tree
-    calls = _rows_named(table, tuple(catalog.inner_ops))
+    calls = rows_named(table, catalog.inner_ops)
     left: Counter[str] = Counter()
     if not len(calls):
         return trace, left
@@ -125,12 +125,10 @@ def rows_of_ops(table: TraceTable, signatures: Sequence[OpSignature], first: Int
     )
 
 
-def _rows_named(table: TraceTable, names: tuple[str, ...]) -> Ints:
-    wanted = np.array([name in names for name in table.names], bool) if names else np.zeros(0, bool)
-    if not wanted.any():
-        return np.zeros(0, np.int64)
-    rows: Ints = np.flatnonzero(wanted[table.name] & (table.kind == Kind.CPU_OP))
-    return rows
+def rows_named(table: TraceTable, names: Iterable[str]) -> Ints:
+    """Rows of the host's ops with these names."""
+    codes = [table.names.index(name) for name in names if name in table.names]
+    return np.flatnonzero(table.is_named(codes) & (table.kind == Kind.CPU_OP))
 
 
 def _launches_below(trace: Trace, row: int, replayed: Mapping[int, str] | None = None) -> list[tuple[int, str]]:

@@ -246,14 +246,10 @@ class Catalog:
             return self.bindings[name]
         return next((claim for pattern, claim in self._name_patterns if pattern.match(name)), None)
 
-    def _claim_of(self, signature: OpSignature) -> Claim | None:
-        """The binding of a call: XLA's ops have names that say nothing, Triton's may have one of their own."""
-        made_by = signature.attribute(BACKEND)
-        claim = None if made_by == XLA else self._claim(signature.name)
-        return _COMPILED.get(made_by) if claim is None else claim
-
     def _read(self, signature: OpSignature) -> Reading:
-        claim, category = self._claim_of(signature), self.category_of(signature.name)
+        made_by, category = signature.attribute(BACKEND), self.category_of(signature.name)
+        # XLA's ops have names that say nothing, Triton's may have a binding of their own
+        claim = (None if made_by == XLA else self._claim(signature.name)) or _COMPILED.get(made_by)
         if claim is None:
             return Reading(category=category, note=NO_MODEL)
         category = perf_models.category_of(claim) or category

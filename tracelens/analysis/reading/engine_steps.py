@@ -161,7 +161,10 @@ def iterations(
             "step": [step.number for step in steps.steps],
             "phase": [phase(said) for said in steps.said],
             **{key: _column(steps.said, key) for key in _OF_ANNOTATION},
-            "past_tokens": [_past(said.sums) for said in steps.said],
+            # Keys that were cached before the step
+            "past_tokens": [
+                np.nan if (s := said.sums) is None else s.c_sk - s.c_sq + s.g_sk - s.g_sq for said in steps.said
+            ],
             "duration_us": duration,
             "busy_us": times.busy_ns / NS_PER_US,
             "attention_us": busy_us(attention),
@@ -212,11 +215,6 @@ def _rate(rows: pd.DataFrame) -> float:
 
 def _column(said: Sequence[InferenceStep], key: str) -> npt.NDArray[np.float64]:
     return np.array([np.nan if (value := getattr(step, key)) is None else value for step in said], float)
-
-
-def _past(sums: AttentionSums | None) -> float:
-    """Keys that were cached before the step."""
-    return float("nan") if sums is None else sums.c_sk - sums.c_sq + sums.g_sk - sums.g_sq
 
 
 def inference_sums(table: TraceTable, catalog: Catalog, rows: RowColumn) -> tuple[Ints, list[AttentionSums]]:

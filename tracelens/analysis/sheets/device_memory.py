@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.trace.reading.counter_files import CountedKernels
 
+COPIES_TITLE = "copies"
+KERNEL_COUNTERS_TITLE = "kernel_counters"
+
 
 #: The launching op of copies whose launch was not recorded, or was no op's.
 NO_OP = "(no op)"
 
 
-COPIES_TITLE = "copies"
-COPIES_COLUMNS = column_set(
+@sheet(COPIES_TITLE, order=70, json=50, columns=column_set(
     text("parent_op", "Op that launched the copies.", width=46),
     text("direction", "HtoD: host to device. DtoH: device to host. PtoP: device to device.", width=10),
     text(
@@ -66,10 +68,7 @@ COPIES_COLUMNS = column_set(
         unit="GB/s",
     ),
     percent("percent_of_path_peak", "Bandwidth / peak of the link."),
-)  # fmt: skip
-
-
-@sheet(COPIES_TITLE, columns=COPIES_COLUMNS, order=70, json=50)
+))  # fmt: skip
 def copies_frame(context: SheetContext) -> pd.DataFrame | None:
     """Copies between the device and the host or another device, against the peak of their link."""
     found = copies(context.trace.table, context.activity, context.recording.device)
@@ -195,7 +194,8 @@ _BUSY = ("tensor_percent", "sm_active_percent")
 # Device events at one time, on average: what is above was made up, and its parts would not fit in memory.
 _MOST_AT_ONCE = 64
 
-MEASURED_HBM_COLUMNS = column_set(
+
+@sheet("measured_hbm", order=66, json=160, columns=column_set(
     text("kernel_name", "Only kernel that ran in these samples.", width=60),
     count("samples", "Samples of the hardware counters."),
     us("sampled_us", "Duration of these samples."),
@@ -218,10 +218,7 @@ MEASURED_HBM_COLUMNS = column_set(
     ),
     percent("tensor_percent", "How busy the tensor pipes were in these samples.", look="of_limit", optional=True),
     percent("sm_active_percent", "Share of the time in which a multiprocessor had work.", optional=True),
-)  # fmt: skip
-
-
-@sheet("measured_hbm", columns=MEASURED_HBM_COLUMNS, order=66, json=160)
+))  # fmt: skip
 def measured_hbm_frame(context: SheetContext) -> pd.DataFrame | None:
     """HBM traffic by kernel, measured (PM sampling, GPU metrics of Nsight Systems) and predicted by perf models."""
     samples = context.recorded.table.dram_samples
@@ -474,7 +471,6 @@ def _highest_of_each(held: Ints, most: int) -> Ints:
     return kept
 
 
-KERNEL_COUNTERS_TITLE = "kernel_counters"
 KERNEL_COUNTERS_COLUMNS = column_set(
     text("op", "Op that launched the kernel.", width=36),
     text("input_dims", "Input shapes of the op call.", width=36),
@@ -789,17 +785,14 @@ def _pipe(seen: Mapping[str, Any]) -> str | None:
     )
 
 
-MEMORY_BLOCKS_COLUMNS = column_set(
+@sheet("memory_blocks", order=64, json=170, columns=column_set(
     text("device", "Name as in torch.device; ROCm devices are also cuda.", width=14),
     text("held_by", "Innermost Python lines outside PyTorch that allocated the blocks.", width=70),
     mb("peak_mb", "Memory at the highest point of the recorded history."),
     mb("end_mb", "Memory in the snapshot. The rows of a device add up to its reserved memory."),
     count("blocks", "Blocks in the snapshot."),
     mb("largest_mb", "Largest of these blocks."),
-)  # fmt: skip
-
-
-@sheet("memory_blocks", columns=MEMORY_BLOCKS_COLUMNS, order=64, json=170)
+))  # fmt: skip
 def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
     """Of the whole run: memory at the peak and in the --memory-snapshot, by allocating line."""
     import pandas as pd

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.sheets.context import HostContext, SheetContext
 
+INFERENCE_ITERATIONS_TITLE = "inference_iterations"
+CRITICAL_PATH_TITLE = "critical_path"
+
 
 STEP_TIMES_TITLE = "steps"
 STEP_TIMES_COLUMNS = column_set(
@@ -82,8 +85,7 @@ STEP_TIMES_COLUMNS = column_set(
 )  # fmt: skip
 
 
-INFERENCE_ITERATIONS_TITLE = "inference_iterations"
-INFERENCE_ITERATIONS_COLUMNS = column_set(
+@sheet(INFERENCE_ITERATIONS_TITLE, order=76, json=20, columns=column_set(
     identifier("step", "Number of the engine step, from 0, as --steps takes it."),
     text("phase", "Prefill, decode or mixed, from the requests in the annotation of the step.", width=10),
     count("context_requests", "Requests in prefill."),
@@ -100,10 +102,7 @@ INFERENCE_ITERATIONS_COLUMNS = column_set(
     count("device_events", "Kernels and copies."),
     COMPLETE,
     flag("steady", "TRUE: part of the steady window that --steps steady takes.", width=10),
-)  # fmt: skip
-
-
-@sheet(INFERENCE_ITERATIONS_TITLE, columns=INFERENCE_ITERATIONS_COLUMNS, order=76, json=20)
+))  # fmt: skip
 def inference_iterations_frame(context: SheetContext) -> pd.DataFrame | None:
     """Steps of a serving engine: requests, tokens and time."""
     engine = context.window.engine
@@ -114,7 +113,7 @@ def inference_iterations_frame(context: SheetContext) -> pd.DataFrame | None:
     return found[np.isin(np.arange(len(steps)), step_of)]
 
 
-INFERENCE_PHASES_COLUMNS = column_set(
+@sheet("inference_phases", order=52, json=10, columns=column_set(
     text("phase", "Phase of the complete steps; the steady window has a row too.", width=18),
     count("steps", "Engine steps of the phase."),
     identifier("first_step", "Number of the first step."),
@@ -127,10 +126,7 @@ INFERENCE_PHASES_COLUMNS = column_set(
     percent("busy_percent", "Share of the step time in which the device was busy."),
     percent("attention_percent", "Share of the busy time in attention over the KV cache."),
     count("tokens_s", "New tokens / time of the steps; for decode, generated tokens."),
-)  # fmt: skip
-
-
-@sheet("inference_phases", columns=INFERENCE_PHASES_COLUMNS, order=52, json=10)
+))  # fmt: skip
 def inference_phases_frame(context: SheetContext) -> pd.DataFrame | None:
     """Prefill, decode and mixed steps of a serving engine, and its steady window."""
     steps = context.frames.get(INFERENCE_ITERATIONS_TITLE)
@@ -140,18 +136,14 @@ def inference_phases_frame(context: SheetContext) -> pd.DataFrame | None:
 IDLE_CAUSES_TITLE = "idle_causes"
 
 
-CRITICAL_PATH_TITLE = "critical_path"
-CRITICAL_PATH_COLUMNS = column_set(
+@sheet(CRITICAL_PATH_TITLE, order=14, json=60, columns=column_set(
     PATH_KIND,
     identifier("step", "Number of the typical step, whose path this is; empty: the whole window."),
     count("segments", "Segments of this kind on the path."),
     us("time_us", "Time on the path. With the row of the time not on the path, the column adds up to the step."),
     percent("percent_of_path", "Share of the path length."),
     percent("percent_of_step", "Share of the step time."),
-)  # fmt: skip
-
-
-@sheet(CRITICAL_PATH_TITLE, columns=CRITICAL_PATH_COLUMNS, order=14, json=60)
+))  # fmt: skip
 def critical_path_frame(context: SheetContext) -> pd.DataFrame | None:
     """Critical path of the typical step (the longest chain of work and launches to its end), by kind of work."""
     if context.path is None:

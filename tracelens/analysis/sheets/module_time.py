@@ -48,7 +48,7 @@ NO_MODULE = "(in no module)"
 _FINGERPRINT = re.compile(r"\(\d++\)\Z")
 
 
-MODULE_TIME_COLUMNS = column_set(
+@sheet("modules", order=40, json=120, columns=column_set(
     text(
         "module",
         "Classes of the nested modules, outermost first, all instances together; annotated ranges if no modules were "
@@ -67,10 +67,7 @@ MODULE_TIME_COLUMNS = column_set(
     us("recompute_us", "Kernel time of the forward pass repeated by checkpointing."),
     us("backward_us", "Kernel time of the backward pass of these modules."),
     percent("percent_of_kernels", "Share of the total kernel time."),
-)  # fmt: skip
-
-
-@sheet("modules", columns=MODULE_TIME_COLUMNS, order=40, json=120)
+))  # fmt: skip
 def module_time_frame(context: SheetContext) -> pd.DataFrame | None:
     """Time by path of nn.Module classes, parents first."""
     phases, stem = context.attribution.phases, context.window.stem
@@ -104,12 +101,15 @@ def module_paths(table: TraceTable, tree: OpTree, launches: RowColumn, step_stem
     if scopes is None:
         return None
     name = table.name[scopes.rows]
-    classes, class_of = _classes(table.names, np.unique(name))
+    number: dict[str, int] = {}
+    class_of = np.full(len(table.names), -1, np.int64)
+    for code in np.unique(name).tolist():
+        class_of[code] = number.setdefault(module_class(table.names[code]), len(number))
     paths = Paths()
     path = paths.of(np.arange(len(scopes)), scopes.above, class_of[name])
     scope = around_launches(tree, scopes, launches)
     of_launch = np.where(scope >= 0, path[scope], 0)
-    return ModulePaths(scopes=scopes, paths=paths, path=path, classes=classes, of_launch=of_launch)
+    return ModulePaths(scopes=scopes, paths=paths, path=path, classes=list(number), of_launch=of_launch)
 
 
 def modules(
@@ -222,15 +222,6 @@ def _scopes(table: TraceTable, tree: OpTree, step_stem: str) -> Scopes | None:
     if not found.any():
         found = wanted(Kind.USER_ANNOTATION, lambda text: not is_step_annotation(text, step_stem))
     return Scopes(tree, found) if found.any() else None
-
-
-def _classes(names: Sequence[str], used: Ints) -> tuple[list[str], Ints]:
-    """The classes of the modules that have the ``used`` names, and the number of each name's, -1 of others'."""
-    number: dict[str, int] = {}
-    class_of = np.full(len(names), -1, np.int64)
-    for code in used.tolist():
-        class_of[code] = number.setdefault(module_class(names[code]), len(number))
-    return list(number), class_of
 
 
 def _by_time(parent: Ints, time: Ints, texts: list[str]) -> list[int]:

@@ -23,11 +23,11 @@ from tracelens.analysis.sheets.priced_calls import (
     DIFFERENT,
     UNLINKED_NAME,
     Grouping,
+    by_time,
     identity_columns,
     sorted_by,
     statistics_of,
     with_estimated_totals,
-    with_percent,
 )
 from tracelens.backends.base import bound_name
 from tracelens.schema import PARAMETER, TOTALED, column_set, count, number, percent, sheet, statistics, text, us
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
     from tracelens.analysis.sheets.context import HostContext, SheetContext
 
-
 KERNEL_SUMMARY_TITLE = "kernel_summary"
+
+
 OPS_SUMMARY_BY_CATEGORY_TITLE = "ops_summary_by_category"
 CPU_OPS_TITLE, CPU_OPS_SUMMARY_TITLE = "cpu_ops_unique_args", "cpu_ops_summary"
 UNIFIED_PERF_SUMMARY_TITLE, PERF_SUMMARY_TITLE, HEADROOM_TITLE = "unified_perf_summary", "ops", "headroom"
@@ -59,7 +60,7 @@ def _by_category(context: SheetContext) -> pd.DataFrame:
     if context.energy is not None:
         joules = context.energy.sums(category.code, len(category.texts)).power_w
         frame["energy_j"] = frame["category"].map(dict(zip(category.texts, joules, strict=True)))
-    return with_estimated_totals(_by_time(frame, "direct_us_sum"), context.priced.modelled, "category")
+    return with_estimated_totals(by_time(frame, "direct_us_sum"), context.priced.modelled, "category")
 
 
 def _by_name(context: SheetContext) -> pd.DataFrame:
@@ -69,11 +70,7 @@ def _by_name(context: SheetContext) -> pd.DataFrame:
         operation_count=("_calls", "sum"),
         categories=("category", lambda c: repr(sorted(set(c)))),
     )
-    return with_estimated_totals(_by_time(frame.reset_index(), "direct_us_sum"), context.priced.modelled, "name")
-
-
-def _by_time(frame: pd.DataFrame, key: str) -> pd.DataFrame:
-    return with_percent(sorted_by(frame, key), key)
+    return with_estimated_totals(by_time(frame.reset_index(), "direct_us_sum"), context.priced.modelled, "name")
 
 
 _DURATION = us("duration_us", "Kernel duration.")
@@ -186,9 +183,7 @@ def _cpu_ops(context: HostContext) -> pd.DataFrame | None:
     frame["has_perf_model"] = [r.model is not None for r in found]
     mean = measured["host_us_mean"]
     rate = np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0)
-    return _by_time(
-        pd.DataFrame({**frame, **measured, "cpu_tflops_s": rate / TERA_PER_S_IN_PER_US}), "host_self_us_sum"
-    )
+    return by_time(pd.DataFrame({**frame, **measured, "cpu_tflops_s": rate / TERA_PER_S_IN_PER_US}), "host_self_us_sum")
 
 
 def self_ns(trace: Trace) -> Ints:
@@ -212,7 +207,7 @@ def _cpu_ops_summary(context: HostContext) -> pd.DataFrame | None:
         host_us_sum=("host_us_sum", "sum"),
         host_self_us_sum=("host_self_us_sum", "sum"),
     )
-    return _by_time(frame.reset_index(), "host_self_us_sum")
+    return by_time(frame.reset_index(), "host_self_us_sum")
 
 
 _HOST = "Duration of the op on the host."

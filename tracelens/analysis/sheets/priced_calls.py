@@ -7,7 +7,7 @@ descending, ties broken on the text columns, so the same trace gives the same ta
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +47,6 @@ from tracelens.types.records import Record
 from tracelens.types.signature import recorded_text
 from tracelens.types.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 UNLINKED_NAME = "(unlinked kernels)"
 IDENTITY = (
     "name", "category", "process_name", "process_label", "thread_name",
@@ -83,8 +79,9 @@ def _text_ranks(column: pd.Series, rows: Ints) -> Ints:
 _LAST = "\U0010ffff"
 
 
-def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
-    """Adds ``percent`` and ``cumulative_percent`` of the column's sum; 0 where there is no time."""
+def by_time(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``sorted_by`` with ``percent`` and ``cumulative_percent`` of the column's sum; 0 where there is no time."""
+    frame = sorted_by(frame, key)
     total = frame[key].sum()
     frame["percent"] = 100 * frame[key] / total if total else 0.0
     frame["cumulative_percent"] = frame["percent"].cumsum()
@@ -205,18 +202,14 @@ def kernel_details(
         }  # fmt: skip
         long.setdefault(key, []).append(repr(detail))
         if len(short.setdefault(key, [])) < 3:
-            short[key].append(f"{_shorten(text)} x{count} {mean:.2f} µs")
+            plain = text.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+            short[key].append(f"{plain if len(plain) <= 48 else f'{plain[:47]}…'} x{count} {mean:.2f} µs")
     return {
         "kernel_details": ["[" + ", ".join(long[k]) + "]" if k in long else None for k in range(groups)],
         "kernel_details_short": [
             "; ".join(short[k]) + (" ..." if len(long[k]) > 3 else "") if k in long else None for k in range(groups)
         ],
     }
-
-
-def _shorten(name: str, width: int = 48) -> str:
-    name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
-    return name if len(name) <= width else name[: width - 1] + "…"
 
 
 def launching_calls(
@@ -242,7 +235,7 @@ def launching_calls(
             **kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event], len(group.first)),
         }
     )
-    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+    return by_time(frame, "direct_us_sum")
 
 
 def _main_parts(calls: Calls) -> Bools:
@@ -312,7 +305,14 @@ def modelled_table(
         # All amounts of a row over all its time
         measured[f"{key}_mean"] = amount * timed / np.where(total_us > 0, total_us, np.nan)
     _add_models(frame, [readings.readings[c] if c >= 0 else None for c in code.tolist()])
-    frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
+    frame["note"] = [
+        "kernels that no perf model of the op covers"
+        if kernel >= 0
+        else readings.readings[c].note or None
+        if c >= 0
+        else None
+        for c, kernel in zip(code.tolist(), kernel_name, strict=True)
+    ]
     _add_exchanges(frame, exchange, wire)
     gap = activity.gap_before[calls.first_event].astype(float)
     kernels = np.bincount(of_call[calls.call_of_event], minlength=rows)
@@ -321,7 +321,7 @@ def modelled_table(
     frame |= measured
     _add_estimate(frame, work, position, timed_us, by_call)
     frame |= kernel_details(table, activity, calls.events, of_call[calls.call_of_event], rows)
-    return with_percent(sorted_by(pd.DataFrame(frame), "kernel_us_sum"), "kernel_us_sum")
+    return by_time(pd.DataFrame(frame), "kernel_us_sum")
 
 
 def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: int) -> Codes:
@@ -454,12 +454,6 @@ def _add_achievable(frame: Columns, work: KnownWork, achievable: EstimateTable, 
     frame |= {"estimated_us": time_us, "percent_of_achievable": share, "estimated_by": who}
 
 
-def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
-    if kernel >= 0:
-        return "kernels that no perf model of the op covers"
-    return (readings.readings[code].note or None) if code >= 0 else None
-
-
 def unlinked_rows(table: TraceTable, activity: DeviceActivity, categories: Labels) -> pd.DataFrame:
     """One row per category of the device events that no recorded op launched; ``categories``: of each event."""
     index = np.flatnonzero((activity.op < 0) & ~activity.collective).astype(np.int32)
@@ -509,8 +503,7 @@ def with_unlinked_rows(modelled: pd.DataFrame, unlinked: pd.DataFrame) -> pd.Dat
     }
     rows = unlinked.assign(**absent)[list(modelled.columns)]
     joined = pd.concat([modelled, rows], ignore_index=True) if len(modelled) else rows
-    joined = sorted_by(joined.drop(columns=["percent", "cumulative_percent"]), "kernel_us_sum")
-    return with_percent(joined, "kernel_us_sum")
+    return by_time(joined.drop(columns=["percent", "cumulative_percent"]), "kernel_us_sum")
 
 
 #: The sheet of reductions in the backward pass.

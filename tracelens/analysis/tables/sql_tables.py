@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
 
 
-CALL_TABLE_COLUMNS = column_set(
+@table("calls", columns=column_set(
     identifier("call", "Number of the call in the trace."),
     identifier("parent", "Enclosing call; NULL for an outermost call."),
     text("name", "Name of the op."),
@@ -32,10 +32,7 @@ CALL_TABLE_COLUMNS = column_set(
     us("start_us", "Time since the first event of the trace."),
     us("host_us", "Duration on the host."),
     us("kernel_us", "Sum of the durations of kernels and copies launched by the call or by calls inside it."),
-)  # fmt: skip
-
-
-@table("calls", columns=CALL_TABLE_COLUMNS)
+))  # fmt: skip
 def calls(analysis: Analysis) -> pd.DataFrame:
     """Op calls in scope, nested calls included."""
     trace = analysis.trace
@@ -83,7 +80,7 @@ def counters(analysis: Analysis) -> pd.DataFrame | None:
     return pd.DataFrame(rows, columns=list(COUNTER_COLUMNS))
 
 
-SQL_TABLES_COLUMNS = column_set(
+@table("kernels", columns=column_set(
     identifier("kernel", "Number of the event in the trace."),
     text("kernel_name", "Name of the kernel, copy or memset."),
     text("category", "Category of the op row that counts the kernel."),
@@ -97,10 +94,7 @@ SQL_TABLES_COLUMNS = column_set(
     us("gap_before_us", "Idle time of the stream before the kernel; NULL for the first event of a stream."),
     flag("is_communication", "TRUE: a collective or another exchange between ranks."),
     flag("is_memcpy", "TRUE: a copy."),
-)  # fmt: skip
-
-
-@table("kernels", columns=SQL_TABLES_COLUMNS)
+))  # fmt: skip
 def kernels(analysis: Analysis) -> pd.DataFrame:
     """Kernels, copies and memsets in scope."""
     import pandas as pd
@@ -150,7 +144,9 @@ _KIND_WORDS = {
     Kind.USER_ANNOTATION: "annotation", Kind.GPU_USER_ANNOTATION: "device annotation", Kind.RUNTIME: "runtime",
     Kind.DRIVER: "driver", Kind.SYNC: "synchronization", Kind.OVERHEAD: "profiler overhead", Kind.OTHER: "other",
 }  # fmt: skip
-RANGE_COLUMNS = column_set(
+
+
+@table("ranges", columns=column_set(
     identifier("range", "Number of the event in the trace."),
     text("kind", f"One of {', '.join(_KIND_WORDS.values())}. NVTX ranges are annotations."),
     text("name", "Name of the annotation or of the host call."),
@@ -162,10 +158,7 @@ RANGE_COLUMNS = column_set(
     us("start_us", "Time since the first event of the trace."),
     us("duration_us", "Duration."),
     us("kernel_us", "Sum of the durations of kernels and copies launched in it; NULL on the device."),
-)
-
-
-@table("ranges", columns=RANGE_COLUMNS)
+))  # fmt: skip
 def ranges(analysis: Analysis) -> pd.DataFrame:
     """Annotations, NVTX ranges and host calls in scope: what is neither an op (calls) nor a Python function."""
     import pandas as pd

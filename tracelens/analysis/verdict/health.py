@@ -21,8 +21,7 @@ from tracelens.analysis.verdict.summary import Coverage, Unanswered
 from tracelens.perf_models import EPComm
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
-from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
-from tracelens.trace.tree import OpTree
+from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.types.records import Record
 
 if TYPE_CHECKING:
@@ -101,6 +100,7 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
     if not steps and holds_most_work(served.steps, table, tree, device):
         stem, steps = STEM, served.steps
     opened, graphs = with_own_graphs(with_inner_ops(trace, catalog)[0], catalog)
+    ways = zip(*(each.tolist() for each in np.unique(tree.linked_by[device], return_counts=True)), strict=True)
     return Health(
         source=table.source,
         events=table.events_total,
@@ -112,7 +112,7 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
         stacks=table.has_stacks,
         no_shapes=no_shapes(table).because,
         no_stacks=no_stacks(table).because,
-        linked=_linked(tree, device),
+        linked=tuple((LinkedBy(way).name.lower().replace("_", " "), count) for way, count in ways if way),
         unlinked=len(tree.unlinked),
         unlinked_time=int(table.duration_ns[tree.unlinked].sum()) / device_ns if device_ns else None,
         overlaps=tree.overlaps,
@@ -156,12 +156,6 @@ def _share_with_shapes(table: TraceTable) -> float | None:
     # The name does not matter for whether an argument text holds shapes.
     shaped = [table.op_signature(0, code).shapes is not None for code in codes.tolist()]
     return float(counts[np.array(shaped, bool)].sum() / counts.sum())
-
-
-def _linked(tree: OpTree, device: RowColumn) -> tuple[tuple[str, int], ...]:
-    ways, counts = np.unique(tree.linked_by[device], return_counts=True)
-    named = [(LinkedBy(way), count) for way, count in zip(ways.tolist(), counts.tolist(), strict=True)]
-    return tuple((way.name.lower().replace("_", " "), count) for way, count in named if way is not LinkedBy.NOTHING)
 
 
 def _damage(table: TraceTable) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
@@ -19,7 +18,7 @@ from tracelens.analysis.attribution.activity import at_a_time, devices_of
 from tracelens.analysis.attribution.calls import COLLECTIVES, COPY, rate_of
 from tracelens.analysis.attribution.window import CHOSEN
 from tracelens.analysis.grouping import distinct_rows
-from tracelens.analysis.intervals import union_by_group
+from tracelens.analysis.intervals import Floats, union_by_group
 from tracelens.analysis.loaded_trace import StepWork
 from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.reading.catalog import COMMUNICATION, NO_MODEL
@@ -63,13 +62,10 @@ from tracelens.types.records import Record
 from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_S, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
-    from tracelens.analysis.analyze import Analysis
-    from tracelens.hardware import HardwareSpec
     from tracelens.predict.workload import ModelConfig
     from tracelens.types.dtypes import DType
 
 
-Floats = npt.NDArray[np.float64]
 _BACKWARD = re.compile(r"backward", re.IGNORECASE)
 # How Megatron-Core and torchtitan describe groups whose ranks share the work on one batch of tokens.
 _SHARED_WORK = re.compile(
@@ -330,6 +326,9 @@ _PER_CALL = (
 )  # fmt: skip
 
 
+_RATES = ("tflops_s", "hbm_tb_s", "wire_tb_s", "of_roofline", "of_peak")
+
+
 def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """Kernels' summed time by category, and the share of the window in which one of them at least ran."""
     unified = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
@@ -345,10 +344,10 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     rows = []
     for code in np.unique(category.code).tolist():
         name = category.texts[code]
-        row = CategoryRow(name=name, time_us=0.0, share=0.0)
-        if name in rated:
-            row = _over_time_taken(rated[name], float(together[code]))
-        row = replace(row, time_us=float(took[code]) / divisor, share=float(busy[code]) / total_us)
+        row = rated.get(name) or CategoryRow(name=name, time_us=0.0, share=0.0)
+        # Of kernels of which so many ran at a time, what they reached together
+        reached = {key: rate * float(together[code]) for key in _RATES if (rate := getattr(row, key)) is not None}
+        row = replace(row, time_us=float(took[code]) / divisor, share=float(busy[code]) / total_us, **reached)
         if name == COPY and "copies" in analysis.frames:
             row = with_rate(row, analysis.frames[device_memory.COPIES_TITLE], analysis.device)
         rows.append(row)
@@ -366,13 +365,6 @@ def cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
         CategoryRow(name=str(name), time_us=float(us) / divisor, share=float(us) / total) for name, us in own.items()
     ]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
-
-
-def _over_time_taken(row: CategoryRow, together: float) -> CategoryRow:
-    """Rates of kernels of which so many ran at a time: what they reached together."""
-    rates = ("tflops_s", "hbm_tb_s", "wire_tb_s", "of_roofline", "of_peak")
-    known = {key: value * together for key in rates if (value := getattr(row, key)) is not None}
-    return replace(row, **known)
 
 
 def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float) -> CategoryRow:

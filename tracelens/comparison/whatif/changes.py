@@ -22,8 +22,7 @@ from tracelens.analysis.attribution.activity import streams_of
 from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.attribution.host_scopes import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
 from tracelens.analysis.attribution.window import attribute
-from tracelens.analysis.idle.dependency_replay import Floats
-from tracelens.analysis.intervals import Bools, Ints, union_ns
+from tracelens.analysis.intervals import Bools, Floats, Ints, union_ns
 from tracelens.analysis.reading.process_groups import attributes_of_calls
 from tracelens.backends.base import System
 from tracelens.comparison.whatif.plan import (
