@@ -85,16 +85,9 @@ def _out_type(op: OpSignature, *slots: int) -> DType | None:
     return DType.BF16
 
 
-@traced_as("aiter::gemm_a4w4", "aiter::_gemm_a4w4_asm")
-def _gemm_a4w4(op: OpSignature) -> GEMM:
-    """(A [m,k/2], B [n,k/2], A_scale, B_scale, bias | out, dtype | ..): two FP4 values per recorded element."""
-    return times_transposed(op, scales=(2, 3), packed=(2, 2), dtypes=_FP4, dtype_out=_out_type(op, 4, 5))
-
-
-@traced_as("aiter::gemm_afp4wfp4_")
-def _gemm_afp4wfp4(op: OpSignature) -> GEMM:
-    """(x [m,k/2], w [n,k/2], x_scales, w_scales, dtype, y, ...)."""
-    return times_transposed(op, scales=(2, 3), packed=(2, 2), dtypes=_FP4, dtype_out=_out_type(op, 5, 4))
+def _fp4_product(op: OpSignature, *, out: tuple[int, int]) -> GEMM:
+    """Two FP4 values per recorded element; ``out``: where the result or its type stand."""
+    return times_transposed(op, scales=(2, 3), packed=(2, 2), dtypes=_FP4, dtype_out=_out_type(op, *out))
 
 
 @traced_as(
@@ -248,11 +241,11 @@ def _normalized_sum(op: OpSignature, x: int, weight: int) -> AllReduceRMSNorm:
     )
 
 
-@traced_as("aiter::mhc_post")
-def _mhc_post(op: OpSignature) -> HyperConnectionPost:
-    """(out [t,n,c], layer output, residual [t,n,c], ...)."""
-    t, n, c = op.shape(0, rank=3)
-    return HyperConnectionPost(tokens=t, streams=n, channels=c, dtype=op.dtype(0))
+def _hyper_connection(
+    op: OpSignature, *, residual: int, kind: type[HyperConnectionPost] | type[HyperConnectionPre]
+) -> HyperConnectionPost | HyperConnectionPre:
+    t, n, c = op.shape(residual, rank=3)
+    return kind(tokens=t, streams=n, channels=c, dtype=op.dtype(residual))
 
 
 @traced_as("aiter::mhc_pre_gemm_sqrsum")
@@ -267,13 +260,6 @@ def _mhc_coefficients(op: OpSignature) -> HyperConnectionCoefficients:
         dtype=op.dtype(2),
         dtype_weight=op.dtype(3),
     )
-
-
-@traced_as("aiter::mhc_pre_big_fuse_rmsnorm")
-def _mhc_pre(op: OpSignature) -> HyperConnectionPre:
-    """(post_mix, comb_mix, out, gemm_out_mul, gemm_out_sqrsum, hc_scale, hc_base, residual [t,n,c], weight, ...)."""
-    t, n, c = op.shape(7, rank=3)
-    return HyperConnectionPre(tokens=t, streams=n, channels=c, dtype=op.dtype(7))
 
 
 @traced_as("aiter::mhc_fused_post_pre_gemm_sqrsum")
@@ -296,6 +282,14 @@ STAGES = CategoryOf(category="MoE_unfused", names=("pseudo_op::moe_flydsl_stage1
 
 #: Calls that only say where the operands stand, by the arguments as they are recorded.
 BINDINGS = (
+    # (A [m,k/2], B [n,k/2], A_scale, B_scale, bias | out, dtype | ..)
+    bind(_fp4_product, "aiter::gemm_a4w4", "aiter::_gemm_a4w4_asm", out=(4, 5)),
+    # (x [m,k/2], w [n,k/2], x_scales, w_scales, dtype, y, ...)
+    bind(_fp4_product, "aiter::gemm_afp4wfp4_", out=(5, 4)),
+    # (out [t,n,c], layer output, residual [t,n,c], ...)
+    bind(_hyper_connection, "aiter::mhc_post", residual=0, kind=HyperConnectionPost),
+    # (post_mix, comb_mix, out, gemm_out_mul, gemm_out_sqrsum, hc_scale, hc_base, residual [t,n,c], weight, ...)
+    bind(_hyper_connection, "aiter::mhc_pre_big_fuse_rmsnorm", residual=7, kind=HyperConnectionPre),
     # (q, k, v, dropout_p, softmax_scale, is_causal, window_size_left, window_size_right, ...)
     bind(
         _dense_attention, "aiter::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd", first=0, dropout=3,

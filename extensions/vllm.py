@@ -169,16 +169,9 @@ def _rms_norm_by_row(op: OpSignature) -> RMSNorm:
     return rms_norm(op, 1, 2, out=0, scale=3, quantized=True, residual=op.has(6))
 
 
-@traced_as("vllm::rocm_aiter_rmsnorm_fp8_group_quant")
-def _rms_norm_quant(op: OpSignature) -> RMSNorm:
-    """(x, weight, epsilon, group_size)."""
-    return rms_norm(op, 0, 1, quantized=True, **_groups_of(op, 3))
-
-
-@traced_as("vllm::rocm_aiter_rmsnorm_with_add_fp8_group_quant")
-def _add_rms_norm_quant(op: OpSignature) -> RMSNorm:
-    """(x, residual, weight, epsilon, group_size)."""
-    return rms_norm(op, 0, 2, residual=True, quantized=True, **_groups_of(op, 4))
+def _rms_norm_quant(op: OpSignature, *, weight: int, residual: bool) -> RMSNorm:
+    """The size of a group stands behind the epsilon."""
+    return rms_norm(op, 0, weight, residual=residual, quantized=True, **_groups_of(op, weight + 2))
 
 
 @traced_as("vllm::triton_per_token_group_quant_fp8")
@@ -379,6 +372,10 @@ BINDINGS = (
     ),
     # (out, x, weight, epsilon)
     bind(rms_norm, "_C::rms_norm", x=1, weight=2, out=0),
+    # (x, weight, epsilon, group_size)
+    bind(_rms_norm_quant, "vllm::rocm_aiter_rmsnorm_fp8_group_quant", weight=1, residual=False),
+    # (x, residual, weight, epsilon, group_size)
+    bind(_rms_norm_quant, "vllm::rocm_aiter_rmsnorm_with_add_fp8_group_quant", weight=2, residual=True),
     # (x, residual, weight, epsilon): the C++ op in place
     bind(rms_norm, "_C::fused_add_rms_norm", x=0, weight=2, residual=True),
     bind(rms_norm, "vllm::rocm_aiter_rmsnorm2d_fwd_with_add", leaf_only=True, x=0, weight=2, residual=True),

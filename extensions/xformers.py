@@ -19,9 +19,7 @@ def _forward(op: OpSignature) -> SDPA:
 
 @traced_as("xformers_flash::flash_bwd", leaf_only=True)
 def _backward(op: OpSignature) -> SDPABackward:
-    """(shared storage, dO, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout, scale, causal, left,
-    right, ...).
-    """
+    """(storage, dO, q, k, v, o, lse, cu_q, cu_k, max_q, max_k, dropout, scale, causal, left, right, ...)."""
     return _attention(op, 2, cumulative=7, longest=9, dropout=11).backward()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.analysis.grouping import distinct_rows, first_of_each, numbered
+from tracelens.analysis.grouping import distinct_rows, first_of_each, last_begun, numbered
 
 # Near each other, and so far apart that no table spans them
 CODES = st.one_of(st.integers(-2, 5), st.integers(-(2**31), 2**31 - 1))
@@ -37,3 +37,20 @@ def test_codes_of_a_type_that_their_range_does_not_fit() -> None:
 
 def test_distinct_rows_are_in_order() -> None:
     assert distinct_rows(np.array([4, 1, 4, 0]), 6).tolist() == [0, 1, 4]
+
+
+NEAR = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=12)
+
+
+@given(NEAR, NEAR)
+def test_the_last_begun_of_a_group_is_the_latest_start_up_to_a_time(starts, asked) -> None:
+    columns = (np.array(each, np.int64).reshape(-1, 2).T for each in (starts, asked))
+    (group, start), (of, time) = columns
+    # Of starts at one time the last in order counts
+    expected = [
+        max((begun, i) for i, (g, begun) in enumerate(starts) if g == one and begun <= at)[1]
+        if any(g == one and begun <= at for g, begun in starts)
+        else -1
+        for one, at in asked
+    ]
+    assert last_begun(group, start, of, time).tolist() == expected

@@ -25,9 +25,7 @@ from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_S
 
 
 class RowPower(Record, frozen=True, kw_only=True, eq=False):
-    """Watts of rows of calls while they run alone, and which share of what they draw over idle their work asks for; the
-    rest is that of a device that runs anything. NaN where unknown.
-    """
+    """Watts of rows while they run alone, and the share of it above idle that their work asks for; NaN: unknown."""
 
     constants: PowerConstants
     drawn: Drawn

@@ -9,6 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 #: Numbers of names, readings, calls or groups, or positions of events: at most half the size of what NumPy counts in.
 Codes: TypeAlias = npt.NDArray[np.integer]
 #: What rows are alike in.
@@ -65,6 +67,19 @@ def by_number(number: npt.NDArray[np.integer]) -> Iterator[tuple[int, npt.NDArra
         yield int(number[at[0]]), at
 
 
+def last_begun(
+    group: npt.NDArray[np.integer], start: Ints, of: npt.NDArray[np.integer], time: Ints
+) -> npt.NDArray[np.int64]:
+    """Of each ``time``, in the group ``of``, which of the starts of its group is the last up to it; -1 without one."""
+    found = np.full(len(time), -1, np.int64)
+    starts_of = dict(by_number(group))
+    for number, at in by_number(of):
+        own = starts_of.get(number, at[:0])
+        own = own[np.argsort(start[own], kind="stable")]
+        found[at] = np.append(own, -1)[np.searchsorted(start[own], time[at], side="right") - 1]
+    return found
+
+
 def _codes(values: Column) -> tuple[npt.NDArray[np.integer], int]:
     """(numbers from 0 in the order of the values, how many there may be)."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, -1)
@@ -94,9 +109,6 @@ def _sorted(values: Column) -> tuple[Codes, int]:
 def _longest_table(values: Column) -> int:
     return len(values) + 1024
 
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 #: Values of a group from which they are sorted alone; those of smaller groups are sorted together.
 _LARGE_GROUP = 100

@@ -1,6 +1,4 @@
-"""What the page of a report draws: kernel time by module path, device time by category and op, the roofs of the
-roofline, and what every stream and thread did during a step.
-"""
+"""What a report's page draws: time by module, by category and op, the roofs, and streams and threads of a step."""
 
 from __future__ import annotations
 
@@ -79,7 +77,8 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
         builder.categories = sorted(set(category_of.values()))
         code_of = {text: code for code, text in enumerate(builder.categories)}
         code = [code_of.get(category_of.get(text, ""), 0) for text in analysis.trace.table.names]
-        builder.add_time(builder.node_of[at], own, np.array(code)[analysis.trace.table.name[scopes.rows[at]]])
+        category = np.array(code)[analysis.trace.table.name[scopes.rows[at]]]
+        builder.time.append((builder.node_of[at], own, category))
     else:
         owner = scopes.around(tree.launch[analysis.activity.rows])
         builder = _Builder(analysis, scopes.rows, above, distinct_rows(owner[owner >= 0], len(scopes)))
@@ -124,7 +123,7 @@ def _add_kernels(builder: _Builder, analysis: Analysis, owner: Ints) -> None:
         parent[~linked] = builder.add_node(UNLINKED_NAME, ANNOTATION, calls=int((~linked).sum()))
     node = builder.add_children(parent, activity.name, KERNEL)
     builder.categories = list(analysis.event_category.texts)
-    builder.add_time(node, activity.duration, analysis.event_category.code)
+    builder.time.append((node, activity.duration, analysis.event_category.code))
 
 
 class _Builder:
@@ -138,7 +137,8 @@ class _Builder:
         self._name: list[str] = [table.source]
         self._kind: list[str] = [ALL]
         self._calls: list[int] = [1]
-        self._time: list[tuple[Codes, Ints, npt.NDArray[np.integer]]] = []
+        #: Time (ns) at nodes, by index into ``categories``: (nodes, times, categories).
+        self.time: list[tuple[Codes, Ints, npt.NDArray[np.integer]]] = []
         self._instances: dict[int, int] = {}
         self.node_of: Codes = np.full(len(rows), -1, np.int32)
         merged = _merged_modules(table.names)
@@ -170,10 +170,6 @@ class _Builder:
         self._calls.append(calls)
         return len(self._parent) - 1
 
-    def add_time(self, node: Codes, time_ns: Ints, category: npt.NDArray[np.integer]) -> None:
-        """Time (ns) at nodes, by index into ``categories``."""
-        self._time.append((node, time_ns, category))
-
     def _label(self, node: int) -> str:
         if self._kind[node] != MODULE:
             return self._name[node]
@@ -188,7 +184,7 @@ class _Builder:
         """The nodes with time, at most ``max_nodes``: the largest, and so always with what is above them."""
         count = len(self._parent)
         by_category = np.zeros((count, max(1, len(self.categories))), np.int64)
-        for at, time_ns, category in self._time:
+        for at, time_ns, category in self.time:
             np.add.at(by_category, (at, category), time_ns)
         parent = np.array(self._parent, np.int64)
         for node in range(count - 1, 0, -1):

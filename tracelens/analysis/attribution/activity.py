@@ -1,6 +1,4 @@
-"""What the device did: kernels, copies and memsets with their class, launching op and step; overlaps on one stream;
-concurrency; and the time of the device divided into computation, exposed communication, exposed copies and idle.
-"""
+"""Device events: their class, launching op and step, overlap and concurrency, and how the device's time divides."""
 
 from __future__ import annotations
 

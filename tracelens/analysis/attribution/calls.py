@@ -84,10 +84,7 @@ def with_communicating_ops(activity: DeviceActivity, callers: Callers, readings:
 def speaks_of(
     readings: OpReadings, wanted: Bools, code: Codes, activity: DeviceActivity, events: npt.NDArray[np.integer]
 ) -> Bools:
-    """Whether the reading of an op above an event is a ``wanted`` one, and about that event.
-
-    ``code`` and ``events`` in pairs; ``wanted``: of each reading, and of code -1.
-    """
+    """Whether readings ``code`` of ops above ``events`` (pairs) are ``wanted`` (last: of code -1) and about them."""
     # Kinds of events: what each of the flags adds says which it has
     kind = activity.communication + np.uint8(2) * activity.between_memories + np.uint8(4) * activity.rearranges
     speaks = np.zeros((len(wanted), 8), bool)
@@ -209,12 +206,6 @@ def _add_nested_unions(
             unions[caller] = longer
 
 
-def direct_calls(activity: DeviceActivity, category: Labels) -> Calls:
-    """Every launching op with the kernels that it launched itself, one call per category of these; sorted by row."""
-    linked = activity.of_ops()
-    return grouped_calls(activity, linked, activity.op[linked], np.full(len(linked), -1, np.int32), category[linked])
-
-
 def unified_calls(
     table: TraceTable, activity: DeviceActivity, readings: OpReadings, callers: Callers
 ) -> tuple[Calls, Labels]:
@@ -263,9 +254,7 @@ MOST_NESTED = 64
 
 
 def modelled_calls(activity: DeviceActivity, readings: OpReadings, callers: Callers) -> Calls:
-    """Every op call with a perf model that launched anything its model speaks of, nested ones included: of more than
-    ``MOST_NESTED`` round each other, the outer ones.
-    """
+    """Every call whose model speaks of an event it launched, nested ones to a depth of ``MOST_NESTED``."""
     modelled = readings.modelled[readings.code_of(callers.rows)]
     modelled &= callers.depth(modelled) <= MOST_NESTED
     above, at = nearest(callers.parent, modelled), callers.innermost(modelled)[callers.op]
@@ -498,9 +487,7 @@ class ExecutedWork(Record, frozen=True, kw_only=True, eq=False):
 
 
 def executed_work(calls: Calls, readings: OpReadings, step_of_event: Codes | None, steps: int) -> ExecutedWork:
-    """Over calls that do not contain one another, without FLOPs that are an upper bound; ``step_of_event``: of the
-    events that calls index, -1 for none; None without steps.
-    """
+    """Over calls not inside one another, without upper bounds; ``step_of_event``: -1 for none, None without steps."""
     code = readings.code_of(calls.row)
     models = [reading.model for reading in readings.readings]
     matrix = [m if m is not None and m.engine == "matrix" and not m.at_most else None for m in models]

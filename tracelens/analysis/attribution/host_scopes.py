@@ -1,6 +1,4 @@
-"""Host events as paths from the outermost in, the phases of a training step, and the module and call stack of each
-op.
-"""
+"""Nested host events as paths, the phases of a training step, and the module and call stack of each op."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.grouping import Codes, by_number, distinct_rows, order_by
+from tracelens.analysis.grouping import Codes, distinct_rows, last_begun, order_by
 from tracelens.analysis.intervals import Bools, Ints, union_by_group
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -332,17 +330,10 @@ def _marks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> Ints | 
 
 def _on_track(table: TraceTable, is_marked: Bools, activity: DeviceActivity) -> Ints:
     """Of each event the annotation on its stream that began last before it, if it had not ended; else -1."""
-    rows = np.flatnonzero(is_marked & (table.kind == Kind.GPU_USER_ANNOTATION))
-    found = np.full(len(activity), -1, np.int64)
-    events_of = dict(by_number(table.lane[activity.rows]))
-    for lane, at in by_number(table.lane[rows]):
-        own = rows[at]
-        own = own[np.argsort(table.start_ns[own], kind="stable")]
-        events = events_of.get(lane, at[:0])
-        at = np.searchsorted(table.start_ns[own], activity.start[events], side="right") - 1
-        within = (at >= 0) & (table.ends_ns(own[at]) > activity.start[events])
-        found[events[within]] = own[at[within]]
-    return found
+    rows = np.append(np.flatnonzero(is_marked & (table.kind == Kind.GPU_USER_ANNOTATION)), -1)
+    lane = table.lane[activity.rows]
+    row = rows[last_begun(table.lane[rows[:-1]], table.start_ns[rows[:-1]], lane, activity.start)]
+    return np.where((row >= 0) & (table.ends_ns(row) > activity.start), row, -1)
 
 
 def _repeated_forwards(table: TraceTable, tree: OpTree, engine: Bools) -> Bools:
@@ -392,10 +383,7 @@ def _launched(tree: OpTree, activity: DeviceActivity, events: Bools) -> Bools:
 
 
 def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: Bools) -> pd.DataFrame:
-    """``frame`` with ``is_recompute``, and ``parent_module`` and ``call_stack`` of each row's example, where recorded.
-
-    ``repeated``: which rows of the trace are ops that only a recomputation launched.
-    """
+    """``frame`` with ``is_recompute`` (rows in ``repeated``), and ``parent_module``, ``call_stack`` where recorded."""
     rows = frame["example_row"].to_numpy(np.int64)
     if phases.has_recompute:
         frame = frame.assign(is_recompute=repeated[rows])
@@ -451,9 +439,7 @@ def _hosts(tree: OpTree, rows: Ints) -> Ints:
 
 
 def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]:
-    """The classes of the nn.Modules and the nearest Python frames around each row, the innermost first: no more than
-    are shown, and a module to see that there are more. None for row -1.
-    """
+    """Per row the nn.Module classes and Python frames around it, innermost first, as many as shown; none for row -1."""
     table, hosts = tree.table, _hosts(tree, rows)
     at = np.flatnonzero(reached(tree, hosts))
     at = at[table.kind[tree.order[at]] == Kind.PYTHON_FUNCTION]

@@ -1,6 +1,4 @@
-"""Host calls, nested and blocking, and what a host thread did in a span of time: every nanosecond has exactly one
-answer.
-"""
+"""Host calls, nested and blocking, and what a host thread did in a span: every nanosecond has one answer."""
 
 from __future__ import annotations
 
@@ -58,10 +56,7 @@ def waiting_calls(table: TraceTable, tree: OpTree) -> Bools:
 
 
 def kernel_launches(table: TraceTable, tree: OpTree) -> tuple[RowColumn, Bools]:
-    """(rows of launches of one kernel each, whether that kernel was recorded).
-
-    A call inside another is the same launch, and none is while a graph is captured.
-    """
+    """(rows of launches of one kernel each, whether it was recorded); nested calls count once, none in captures."""
     is_call: Bools = ((table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)) & (table.correlation > 0)
     found = named(table, _LAUNCHES, is_call)
     if named(table, _CAPTURES, is_call).any():
@@ -95,9 +90,7 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
 
 
 def _profiler_stop(table: TraceTable, tree: OpTree, blocking: Bools) -> RowColumn:
-    """PyTorch's profiler synchronizes the device when it stops: the last call of a recording that waits, with no launch
-    after it. What the program itself waits for comes before that.
-    """
+    """The profiler's own synchronization as it stops: the last blocking call, with no launch after it."""
     waits, launches = np.flatnonzero(blocking).astype(np.int32), tree.launch[tree.launch >= 0]
     if not len(waits) or not len(launches) or table.recorder.file != Recorder().file:
         return waits[:0]
@@ -279,10 +272,7 @@ class HostTime:
         return result
 
     def _add(self, result: Ints, unions: list[Covered], at: Ints, spans: tuple[Ints, Ints, Ints]) -> Ints:
-        """Adds to rows ``at`` of ``result`` what each layer covers of the spans (key, start, end) beyond those before.
-
-        Returns what is left of each row.
-        """
+        """Adds to rows ``at`` what each layer covers of the spans beyond earlier ones; returns what is left per row."""
         key, start, end = spans
         before = np.zeros(len(start), np.int64)
         for cause, union in zip(self._causes, unions, strict=True):

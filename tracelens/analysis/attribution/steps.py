@@ -1,6 +1,4 @@
-"""Training steps or iterations of a trace: their bounds on the host and on the device, how long they take, which
-ones a report covers.
-"""
+"""Training steps or iterations of a trace: their bounds on host and device, durations, and which are analyzed."""
 
 from __future__ import annotations
 
@@ -114,10 +112,7 @@ def _queued_before(launched: Bools, start: Ints, end: Ints, stream: Codes) -> Bo
 
 
 def step_of_events(steps: list[RecordedStep], launch: Ints) -> Codes:
-    """Index into ``steps`` of the step whose host window holds each launch; -1 outside of all.
-
-    A window lasts until the next one begins, the last until its annotation ends.
-    """
+    """The step whose host window holds each launch, or -1. A window ends where the next begins, the last by itself."""
     if not steps:
         return np.full(len(launch), -1, np.int32)
     starts = np.array([s.start_ns for s in steps], np.int64)
@@ -224,9 +219,7 @@ BEFORE = "before the first step"
 
 
 class NotSteps(Record, frozen=True, kw_only=True):
-    """Numbered annotations, ``first`` to ``last``, that are not taken for steps: they hold ``held`` of the work of the
-    device, or are parts of a step (``is_part``).
-    """
+    """Numbered annotations that are not steps: they hold only ``held`` of the device work, or ``is_part``."""
 
     first: str
     last: str
@@ -553,9 +546,7 @@ class StepTimes(Record, frozen=True, kw_only=True, eq=False):
 
 
 def _host_work(steps: list[RecordedStep], waits: Spans) -> Ints:
-    """How long (ns) each step takes on the host, up to where it begins the next, without calls that wait for the
-    device.
-    """
+    """Host time (ns) of each step up to where the next begins, without calls that wait for the device."""
     of = step_of_events(steps, waits[0])
     inside = of >= 0
     start, end, of = waits[0][inside], waits[1][inside], of[inside]

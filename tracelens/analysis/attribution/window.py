@@ -46,32 +46,11 @@ from tracelens.analysis.attribution.steps import (
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Bools
 from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions, active_extensions
-from tracelens.analysis.reading.added_ops import (
-    GraphLinks,
-    KnownShapes,
-    with_captured_ops,
-    with_inner_ops,
-    with_known_shapes,
-    with_own_graphs,
-)
+from tracelens.analysis.reading import added_ops, process_groups
 from tracelens.analysis.reading.catalog import OTHER, Catalog
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
 from tracelens.analysis.reading.op_readings import OpReadings, read_ops
-from tracelens.analysis.reading.process_groups import (
-    ExpertExchange,
-    ExpertGroup,
-    ep_size_of,
-    exchanges_of,
-    expert_groups,
-)
-from tracelens.analysis.verdict.summary import (
-    BEFORE_PROFILING,
-    IN_INCOMPLETE_STEPS,
-    IN_OTHER_STEPS,
-    OUTSIDE_STEPS,
-    Coverage,
-    Excluded,
-)
+from tracelens.analysis.verdict import summary
 from tracelens.backends.base import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
@@ -106,8 +85,8 @@ class Recording(Record, frozen=True, kw_only=True, eq=False):
     catalog: Catalog
     recognition: Recognition
     whole_calls: tuple[tuple[str, int], ...] = ()
-    graphs: GraphLinks | None = None
-    known_shapes: KnownShapes | None = None
+    graphs: added_ops.GraphLinks | None = None
+    known_shapes: added_ops.KnownShapes | None = None
     merged: MergedRanks | None = None
 
     @classmethod
@@ -139,20 +118,22 @@ class Recording(Record, frozen=True, kw_only=True, eq=False):
     def _completed(self, options: AnalysisOptions) -> Recording:
         trace, known_shapes, capture = self.trace, None, options.capture
         if options.shapes is not None:
-            trace, known_shapes = with_known_shapes(trace, options.shapes)
+            trace, known_shapes = added_ops.with_known_shapes(trace, options.shapes)
         recorded = len(trace.table)
         left_by_hooks: Counter[str] = Counter()
         if self.catalog.tree_hooks:
             from tracelens.laboratory.amd_tracelens_tree import with_hooks
 
             trace, left_by_hooks = with_hooks(trace, self.catalog)
-        trace, whole_calls = with_inner_ops(trace, self.catalog, made_from=recorded)
+        trace, whole_calls = added_ops.with_inner_ops(trace, self.catalog, made_from=recorded)
         whole_calls += left_by_hooks
-        graphs: GraphLinks | None
+        graphs: added_ops.GraphLinks | None
         if capture is not None:
-            trace, graphs = with_captured_ops(trace, with_inner_ops(capture, self.catalog)[0], self.catalog)
+            trace, graphs = added_ops.with_captured_ops(
+                trace, added_ops.with_inner_ops(capture, self.catalog)[0], self.catalog
+            )
         else:
-            trace, graphs = with_own_graphs(trace, self.catalog)
+            trace, graphs = added_ops.with_own_graphs(trace, self.catalog)
         return replace(
             self, trace=trace, whole_calls=tuple(whole_calls.most_common()), graphs=graphs, known_shapes=known_shapes
         )
@@ -164,10 +145,7 @@ class Recording(Record, frozen=True, kw_only=True, eq=False):
 
 
 def of_one_rank(trace: Trace, number: int | None) -> tuple[Trace, MergedRanks | None]:
-    """The rank asked for, or the first, of a file in which several were merged; else the trace as it is, and None.
-
-    UsageError for a number that the file does not hold, or that its events do not tell.
-    """
+    """The rank asked for, else the first, of merged ranks, and which they are; UsageError for one that is not there."""
     ranks = merged_ranks(trace.table, trace.tree)
     if ranks is None:
         if number is not None and number != trace.table.rank:
@@ -248,9 +226,7 @@ class EngineSteps(Record, frozen=True, kw_only=True, eq=False):
 
 
 def chosen_steps(wanted: str | None, times: StepTimes, steady: Sequence[int] = ()) -> tuple[int, ...]:
-    """Positions of the complete ones (all where none is) of the steps that ``wanted`` names, of all for None; none for
-    ``file``. UsageError as ``select_steps``.
-    """
+    """Positions of the complete steps that ``wanted`` names (None: all; ``file``: none); errors as ``select_steps``."""
     if wanted == FILE:
         return ()
     return tuple(complete_steps(times, select_steps(wanted, times, steady) if wanted is not None else ()))
@@ -362,21 +338,21 @@ class Window(Record, frozen=True, kw_only=True, eq=False):
         span_ns = int(self.times.start_ns[self.selected[0]]), int(self.times.end_ns[self.selected[-1]])
         return timeline_of(activity, span_ns, self.times.left_out)
 
-    def excluded(self) -> Iterator[Excluded]:
+    def excluded(self) -> Iterator[summary.Excluded]:
         """The device events of the file that are in no selected step, by why; with those inside they are the file's."""
         if not self.selected:
             return
         step, before = self.everything_step_of, self.times.was_before
         outside, complete = ~np.isin(step, self.selected), np.append(self.times.complete, False)[step]
         for why, mask in (
-            (BEFORE_PROFILING, before),
-            (OUTSIDE_STEPS, (step < 0) & ~before),
-            (IN_INCOMPLETE_STEPS, outside & (step >= 0) & ~complete),
-            (IN_OTHER_STEPS, outside & complete),
+            (summary.BEFORE_PROFILING, before),
+            (summary.OUTSIDE_STEPS, (step < 0) & ~before),
+            (summary.IN_INCOMPLETE_STEPS, outside & (step >= 0) & ~complete),
+            (summary.IN_OTHER_STEPS, outside & complete),
         ):
             if mask.any():
                 time_us = int(self.everything.duration[mask].sum()) / NS_PER_US
-                yield Excluded(why=why, events=int(mask.sum()), time_us=time_us)
+                yield summary.Excluded(why=why, events=int(mask.sum()), time_us=time_us)
 
 
 class Attribution(Record, frozen=True, kw_only=True, eq=False, dict=True):
@@ -391,7 +367,7 @@ class Attribution(Record, frozen=True, kw_only=True, eq=False, dict=True):
     everything: DeviceActivity
     event_category: Labels
     readings: OpReadings
-    exchanges: Mapping[int, ExpertExchange]
+    exchanges: Mapping[int, process_groups.ExpertExchange]
     unified: Calls
 
     @cached_property
@@ -408,13 +384,11 @@ class Attribution(Record, frozen=True, kw_only=True, eq=False, dict=True):
 def attribute(recording: Recording, window: Window, options: AnalysisOptions) -> Attribution:
     """The readings are final: what their calls cannot have done in the time measured is not in them."""
     table, tree, device = recording.trace.table, recording.trace.tree, recording.device
-    groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
-    group = ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
     model = options.work.model if options.work is not None else None
     callers, readings = read_ops(recording.trace, recording.catalog, window.activity, model)
     activity = with_communicating_ops(window.activity, callers, readings)
     system = None if device is None else System.of_device(device)
-    readings, exchanges = exchanges_of(recording.trace, readings, group, system)
+    readings, exchanges = process_groups.exchanges_of(recording.trace, readings, options.ep_size, system)
     unified, category = unified_calls(table, activity, readings, callers)
     forget_impossible_work(readings, lambda: modelled_calls(activity, readings, callers), device)
     everything = activity
@@ -435,7 +409,7 @@ def attribute(recording: Recording, window: Window, options: AnalysisOptions) ->
 
 def coverage(
     table: TraceTable, activity: DeviceActivity, unified: Calls, readings: OpReadings, categories: Labels
-) -> Coverage:
+) -> summary.Coverage:
     """Shares of the summed duration of all device events, communication included in the denominator.
 
     perf_model: in rows whose perf model says FLOPs or bytes, or copies of known size; flops: in rows of known FLOPs,
@@ -458,7 +432,7 @@ def coverage(
     modelled[unified.events] |= has_work[code][unified.call_of_event]
     computed = activity.communication | activity.memcpy
     computed[unified.events] |= says_flops[code][unified.call_of_event]
-    return Coverage(
+    return summary.Coverage(
         perf_model=share(modelled),
         flops=share(computed),
         categorised=share(~categories.are(OTHER)),

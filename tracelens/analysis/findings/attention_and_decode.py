@@ -1,6 +1,4 @@
-"""Findings about attention and decoding: unfused attention, a growing KV cache, small decode batches, and prefills
-that stall decoding.
-"""
+"""Findings about attention (unfused, growing KV cache) and decoding (small batches, stalls by prefills)."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
-from tracelens.analysis.grouping import by_number
+from tracelens.analysis.grouping import last_begun
 from tracelens.analysis.intervals import Floats, Ints
 from tracelens.analysis.reading.added_ops import rows_named
 from tracelens.analysis.reading.engine_steps import DECODE, MIXED, PREFILL, phase
@@ -109,22 +107,11 @@ def _attention_us(seen: Observed, triples: Ints) -> tuple[Floats, Floats]:
 
 
 def _launched_between(seen: Observed, first: Ints, last: Ints) -> Ints:
-    """The number of the pair for each device event that a thread launched between the start of a pair's ``first`` op
-    and the end of its ``last`` one; -1 for none.
-    """
-    table, activity = seen.table, seen.activity
-    found = np.full(len(activity), -1, np.int64)
-    linked = np.flatnonzero(activity.op >= 0)
-    op = activity.op[linked]
-    ops_of = dict(by_number(table.lane[op]))
-    for lane, mine in by_number(table.lane[first]):
-        starts, ends = table.start_ns[first[mine]], table.ends_ns(last[mine])
-        here = ops_of.get(lane, mine[:0])
-        began = table.start_ns[op[here]]
-        at = np.searchsorted(starts, began, side="right") - 1
-        inside = (at >= 0) & (began < ends[np.maximum(at, 0)])
-        found[linked[here[inside]]] = mine[at[inside]]
-    return found
+    """Per device event the pair of ops between whose begin and end its thread launched it; -1 without one."""
+    table, op = seen.table, seen.activity.op
+    began = table.start_ns[op]
+    pair = last_begun(table.lane[first], table.start_ns[first], table.lane[op], began)
+    return np.where((op >= 0) & (pair >= 0) & (began < table.ends_ns(last)[pair]), pair, -1)
 
 
 #: Shortest cache that is taken for one.

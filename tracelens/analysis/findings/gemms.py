@@ -1,6 +1,4 @@
-"""Findings about matrix products and convolutions: alignment, wave quantization, precision, memory layout, and
-experts computed one after the other.
-"""
+"""Findings about GEMMs and convolutions: alignment, waves, precision, memory layout, loops over experts."""
 
 from __future__ import annotations
 
@@ -8,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from tracelens.analysis.attribution.calls import launch_floor_us, rate_of
 from tracelens.analysis.attribution.host_scopes import places_around
@@ -20,10 +18,6 @@ from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import FP32
 from tracelens.types.dtypes import DType
 from tracelens.types.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US, counted, percent, takes
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: Bytes that one load instruction fetches; GEMM kernels fall back to narrower ones where rows start in between.
 ALIGNMENT_BYTES = 16
@@ -255,9 +249,7 @@ def _of_experts(
 
 
 def _are_routed_to(seen: Observed, rows: pd.DataFrame) -> bool:
-    """Whether most of these GEMMs run soon after a router, or lie in modules of experts: many short GEMMs of changing
-    heights are in diffusion models, too.
-    """
+    """Whether most of these GEMMs follow a router or lie in expert modules (diffusion models have similar ones)."""
     names, activity = seen.table.names, seen.activity
     if any(
         _ROUTES_TO_EXPERTS.search(place or "") for place in places_around(seen.tree, int(rows["example_row"].iloc[0]))

@@ -47,10 +47,7 @@ OPEN_ENDED = 0.0
 
 
 def idle_of_cause(seen: Observed, cause: str, parts: Bools | None = None) -> Iterator[Candidate]:
-    """All idle time of a cause, or these ``parts`` of idle time, where it is long enough.
-
-    What the parts wait for is named as in the sheet of causes, whatever the rule calls it.
-    """
+    """All idle time of a cause (or these ``parts``) where it is long enough; named as in the sheet of causes."""
     parts = seen.idle_of(cause) if parts is None else parts
     share = float(seen.idle_ns[parts].sum() / max(1, seen.window_ns))
     if share <= LEAST_SHARE:

@@ -281,9 +281,7 @@ _TOGETHER = 3
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """At most ten findings, what the first of them bring together, what holds much time and brings nothing, and the
-    rules that failed.
-    """
+    """At most ten findings, what the first bring together, what holds time without a gain, and rules that failed."""
 
     findings: tuple[Finding, ...] = ()
     together: FixesTogether | None = None

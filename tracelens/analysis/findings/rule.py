@@ -1,6 +1,4 @@
-"""What a rule of findings is made of: the trace as it sees it (``Observed``), the candidates that it gives, and its
-mark with advice (``@finding``).
-"""
+"""What a rule is made of: the trace as it sees it (``Observed``), its candidates, its mark (``@finding``)."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from tracelens.analysis.attribution.activity import at_a_time
 from tracelens.analysis.attribution.calls import launch_floor_us
@@ -30,8 +29,6 @@ from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US, counted, shortened, takes
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.hardware import HardwareSpec
     from tracelens.types.signature import OpSignature
@@ -138,8 +135,6 @@ class Observed:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """Every distinct call with its work and its estimate: ``unified_perf_summary`` without spreads."""
-        import pandas as pd
-
         # Arrays of one kind lie together, which makes rows quick to take
         keys = [str(key) for key in self.context.priced.rows if not str(key).endswith(_LEFT_OUT)]
         return pd.DataFrame({key: self.column(key) for key in keys}, copy=True)

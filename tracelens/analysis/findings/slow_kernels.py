@@ -1,6 +1,4 @@
-"""Findings about kernels: attention, compute-bound and memory-bound calls below their roofline, kernels that are too
-short, and passes over memory that fusion spares.
-"""
+"""Findings about kernels: below their roofline, too short, or passes over memory that fusion spares."""
 
 from __future__ import annotations
 

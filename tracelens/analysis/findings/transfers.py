@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
@@ -26,8 +27,6 @@ from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US, counted, duration, percent, size, takes
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.hardware import HardwareSpec
 
 
@@ -285,19 +284,10 @@ class _Calls:
         self.alone_us = None if device is None else _alone_us(row, device)
         self.is_latency = device is not None and self.alone_us is not None and _is_latency(row, device)
         self.others_us = _as_others_show(known, most)
-
-    @property
-    def _spread(self) -> bool:
         apart = self.longest_us >= _LONGEST_OF_SPREAD * self.shortest_us
-        return apart and self.mean_us >= _MEAN_OF_SPREAD * self.shortest_us
-
-    @property
-    def _others_are_faster(self) -> bool:
-        return self.others_us is not None and self.mean_us >= _MOSTLY_ELSE * self.others_us
-
-    @property
-    def _is_slow(self) -> bool:
-        return self.link is not None and self.rate < SLOW_BUS * self.link
+        self._spread = apart and self.mean_us >= _MEAN_OF_SPREAD * self.shortest_us
+        self._others_are_faster = self.others_us is not None and self.mean_us >= _MOSTLY_ELSE * self.others_us
+        self._is_slow = self.link is not None and self.rate < SLOW_BUS * self.link
 
     def reasons(self) -> Iterator[_Reason]:
         """Waiting, where two of three signs say so: calls of one size spread, the shortest is as fast as the links are,

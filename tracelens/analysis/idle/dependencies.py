@@ -561,9 +561,7 @@ def _on_longest(edges: Edges, source: Ints, target: Ints, length: Ints, busiest:
 
 
 def _segments(edges: Edges, at: Ints, idle: IdleTime, spans: Spans) -> tuple[Ints, Ints, Ints, Ints]:
-    """(start, length, kind, row) of the path along the edges ``at`` in order of time: idle time where no event of
-    the path ran, and the rest.
-    """
+    """(start, length, kind, row) along the path's edges ``at``: idle time where no event of it ran, and the rest."""
     source, target, length, kind_of, row = (column[at] for column in edges.columns)
     begin, finish = edges.time[source], edges.time[target]
     ran = np.isin(kind_of, [KINDS.index(kind) for kind in (COMPUTATION, COMMUNICATION, COPY)])

@@ -94,9 +94,7 @@ def longest(paths: DependencyPaths, time: Ints) -> Ints:
 
 
 def period(paths: DependencyPaths, ways: Ways) -> tuple[float, Floats]:
-    """(how long a round takes in the long run, the lead of each way): the largest mean length of the cycles that lead
-    along ``paths`` within a round and along ``ways`` from one to the next.
-    """
+    """(ns of a round in the long run, lead of each way): the largest mean cycle along ``paths`` and ``ways``."""
     start = np.zeros(len(ways.source))
     compiled = library(_SOURCE, _LAYOUT)
     if compiled is None:
@@ -255,6 +253,8 @@ class DependencyReplay:
         #: When each node was recorded to be: starts of device events, ends of them, anchors of threads.
         self.node_times, self._position = edges.time, position
         self._source, self._target, self._length, self._kind = (c[kept] for c in (source, target, length, kind))
+        #: Dependencies of calls on what they wait for.
+        self._returns = np.flatnonzero(self._kind == KINDS.index(RETURN))
         reached = np.full(len(self.node_times), NONE)
         np.maximum.at(reached, self._target, self.node_times[self._source] + self._length)
         #: What was recorded beyond the dependencies, by node.
@@ -366,15 +366,8 @@ class DependencyReplay:
         return before, after
 
     @cached_property
-    def _returns(self) -> Ints:
-        """Dependencies of calls on what they wait for."""
-        return np.flatnonzero(self._kind == KINDS.index(RETURN))
-
-    @cached_property
     def _parts(self) -> tuple[Ints, Ints, Ints]:
-        """The dependencies that are device events, that join an event to one that began before it ended, and the host's
-        own time.
-        """
+        """The dependencies that are device events, joins of overlapping events, and host time."""
         source, target, n = self._source, self._target, self.events
         on_host = np.isin(self._kind, (KINDS.index(CALLS), KINDS.index(OUTSIDE)))
         of_event = source < n
@@ -528,9 +521,7 @@ class SteadyStep:
 
     @cached_property
     def _again(self) -> Ints:
-        """For each node of the graph: the same of the next round where it is of the round before, itself otherwise; -1
-        where a round has none like it.
-        """
+        """Per node the same node of the next round, itself if it is of this one; -1 where a round has none like it."""
         n, device = self.graph.events, self.graph.device
         found = np.arange(n)
         for low, high in zip(device.bounds[:-1], device.bounds[1:], strict=True):
@@ -598,9 +589,7 @@ class SteadyStep:
 
 
 def steady_steps(window: Window) -> list[int]:
-    """Positions of the steps that are replayed: the typical one and those around it, as far as they have together no
-    more than ``MOST_EVENTS`` device events; none without steps.
-    """
+    """Positions of replayed steps: the typical one and those around it, up to ``MOST_EVENTS`` events; else none."""
     complete = list(window.selected)
     if not complete:
         return []

@@ -100,9 +100,7 @@ class DeviceUse(Record, frozen=True, kw_only=True):
 
 
 class JobContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
-    """The ranks of a job by number, and their communication calls on the clock of the first host. ``devices``: by rank,
-    of whose device a log was given.
-    """
+    """The ranks of a job and their calls on the first host's clock. ``devices``: logged use of a rank's device."""
 
     ranks: Mapping[int, RankSummary]
     calls: JobCalls

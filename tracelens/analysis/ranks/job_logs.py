@@ -237,9 +237,7 @@ def _inspected(name: str, content: bytes) -> Iterator[RankSummary]:
 
 
 def _several_ranks(lines: Iterable[_Line]) -> dict[tuple[str, int], str]:
-    """The widest communicator of each process that drives several ranks: which of them is which in another one is not
-    written.
-    """
+    """By process that drives several ranks its widest communicator: nothing links the ranks of different ones."""
     groups: defaultdict[tuple[str, int], defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for line in lines:
         header, metadata = _of(line)
@@ -472,14 +470,13 @@ def _summary(
     start = end - np.array([calls[i].duration_ns for i in rows.tolist()], np.int64)
     order = np.argsort(end, kind="stable")
     rows, start, end = rows[order], start[order], end[order]
-    none, nothing = np.zeros(0, np.int64), np.full(len(rows), -1, np.int64)
+    nothing = np.full(len(rows), -1, np.int64)
     sizes = [len(g.ranks) for g in groups] + [size for _, size in log.members.values()]
     return RankSummary(
         source=name, rank=rank, world_size=max(sizes, default=None), host=host, device=None, events=len(calls),
-        notes=(), groups=groups, expert_group=None, messages=tuple(codes), ops=(), categories=(), start=start, end=end,
-        message=message[rows], step=nothing, exposed=end - start, op=nothing, op_kind=none,
-        hidden=np.zeros((len(codes), 0), np.int64), step_number=none, step_start=none, step_end=none, step_compute=none,
-        step_p2p=none, step_comm=none, step_copies=none, begins_ns=int(start.min()) if len(start) else 0,
+        groups=groups, messages=tuple(codes), start=start, end=end, message=message[rows], step=nothing,
+        exposed=end - start, op=nothing, hidden=np.zeros((len(codes), 0), np.int64),
+        begins_ns=int(start.min()) if len(start) else 0,
         timeline=Timeline(total_ns=0, computation_ns=0, exposed_comm_ns=0, exposed_memcpy_ns=0, total_comm_ns=0,
                           total_memcpy_ns=0, start_ns=0),
         log=replace(
@@ -571,9 +568,7 @@ def ended_together(calls: JobCalls, ranks: Mapping[int, RankSummary]) -> tuple[J
 
 
 def unended(ranks: Mapping[int, RankSummary]) -> list[dict[str, Any]]:
-    """Of each group the first call that differs between ranks, and the first that has not ended; then unended sends
-    and receives.
-    """
+    """By group the first call that differs between ranks and the first unended one; then unended sends and receives."""
     groups: defaultdict[tuple[str, tuple[int, ...]], dict[int, _Sequence]] = defaultdict(dict)
     for rank, summary in sorted(ranks.items()):
         if (log := summary.log) is None:

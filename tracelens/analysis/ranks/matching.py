@@ -46,9 +46,9 @@ class CommunicationChannel(Record, frozen=True, kw_only=True):
     label: str
     ranks: tuple[int, ...]
     size: int | None
-    is_exchange: bool
-    is_point_to_point: bool
-    has_group: bool
+    is_exchange: bool = False
+    is_point_to_point: bool = False
+    has_group: bool = True
 
 
 class JobCalls(Record, frozen=True, kw_only=True, eq=False):
@@ -211,7 +211,7 @@ def _channel(
     if message.is_exchange:
         members, label = _expert_ranks(rank, summary, ep_size, order)
         return ("exchange", members), CommunicationChannel(
-            label=label, ranks=members, size=len(members), is_exchange=True, is_point_to_point=False, has_group=True
+            label=label, ranks=members, size=len(members), is_exchange=True
         )
     ranks = message.ranks or groups.get((rank, message.group or ""), ())
     if message.word in POINT_TO_POINT:
@@ -222,18 +222,16 @@ def _channel(
             return None
         pair = (rank, peer) if message.word == "send" else (peer, rank)
         return ("pair", message.group, pair), CommunicationChannel(
-            label=f"{message.group or '?'}: {pair[0]} to {pair[1]}", ranks=pair, size=2, is_exchange=False,
-            is_point_to_point=True, has_group=message.group is not None,
+            label=f"{message.group or '?'}: {pair[0]} to {pair[1]}", ranks=pair, size=2, is_point_to_point=True,
+            has_group=message.group is not None,
         )  # fmt: skip
     if message.group is None:
         return ("stream", message.stream), CommunicationChannel(
             label=f"stream {message.stream}, no group" if message.stream >= 0 else "no group recorded",
-            ranks=ranks, size=message.size, is_exchange=False, is_point_to_point=False, has_group=False,
+            ranks=ranks, size=message.size, has_group=False,
         )  # fmt: skip
-    return ("group", message.group, ranks), CommunicationChannel(
-        label=message.group, ranks=ranks, size=message.size or len(ranks) or None, is_exchange=False,
-        is_point_to_point=False, has_group=True,
-    )  # fmt: skip
+    size = message.size or len(ranks) or None
+    return ("group", message.group, ranks), CommunicationChannel(label=message.group, ranks=ranks, size=size)
 
 
 def _expert_ranks(

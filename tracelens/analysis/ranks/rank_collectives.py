@@ -1,6 +1,4 @@
-"""Sheets of the communication calls of all ranks: groups, single calls, matched collectives, all-to-alls, overlap
-with computation.
-"""
+"""Sheets of the ranks' communication: groups, calls, matched collectives, all-to-alls, overlap with computation."""
 
 from __future__ import annotations
 

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 
 class RanksAnalysis(Record, frozen=True, kw_only=True, eq=False):
-    """Frames by sheet name, and what they stand on. ``calls`` are on the clock of the first host. ``devices``: what a
-    log says of each rank's device.
-    """
+    """Frames by title and their sources; ``calls`` on the first host's clock, ``devices`` as a log says by rank."""
 
     name: str
     ranks: Mapping[int, RankSummary]
@@ -99,9 +97,7 @@ def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> R
 
 
 def _used_devices(ranks: Mapping[int, RankSummary], paths: Sequence[Path]) -> tuple[dict[int, DeviceUse], list[Notice]]:
-    """By rank what logs say of its device, and why they do not of others: devices are numbered on each host, whose name
-    the log's file must have where there are several.
-    """
+    """By rank what logs say of its device, and why not: with several hosts a log's file name must hold the host's."""
     logs: dict[Path, dict[int, PowerLog]] = {}
     wrong: dict[str, list[int]] = {}
     for path in paths:

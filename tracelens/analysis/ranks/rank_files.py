@@ -44,10 +44,7 @@ class NumberedRanks(Record, frozen=True, kw_only=True):
 
 
 def find_traces(given: Iterable[str]) -> list[Path]:
-    """The trace files behind files, folders (searched to any depth) and glob patterns, each once, in natural order.
-
-    InputError when one of them leads to nothing.
-    """
+    """Trace files of files, folders (any depth) and globs, each once, in natural order. InputError for none."""
     found: dict[Path, None] = {}
     for text in given:
         path = Path(text)

@@ -1,6 +1,4 @@
-"""What one rank brings to a comparison of ranks: its communication calls, each distinct one read once, and its step
-times, as a few small columns.
-"""
+"""One rank reduced to what a comparison needs: its distinct communication calls and step times, as columns."""
 
 from __future__ import annotations
 
@@ -18,27 +16,9 @@ from tracelens.analysis.attribution.calls import with_communicating_ops
 from tracelens.analysis.attribution.steps import StepTimes, device_steps
 from tracelens.analysis.intervals import Bools, Ints, covered_ns
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions
+from tracelens.analysis.reading import process_groups
 from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.op_readings import read_ops
-from tracelens.analysis.reading.process_groups import (
-    OF_MODEL,
-    SPLIT_SIZES,
-    Layers,
-    RemoteShare,
-    Routed,
-    calls_above,
-    collective_word,
-    ep_size_of,
-    even_routing,
-    expert_groups,
-    integers,
-    ranks_of,
-    recorded_attributes,
-    recorded_counts,
-    share_of_others,
-    split_sizes,
-    with_rows,
-)
 from tracelens.perf_models.collective import Collective, EPComm
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 from tracelens.trace.tree import OpTree
@@ -111,15 +91,15 @@ class ExchangeOp(Record, frozen=True, kw_only=True):
     counts: tuple[int, ...] | None = None
     counts_from: str = ""
 
-    def remote_share(self, rank: int | None, members: tuple[int, ...]) -> RemoteShare | None:
+    def remote_share(self, rank: int | None, members: tuple[int, ...]) -> process_groups.RemoteShare | None:
         """Share of the rows that leaves ``rank`` of the group ``members``: recorded, else that of even routing."""
         if self.known_share is not None:
-            return RemoteShare(share=self.known_share, source=OF_MODEL)
-        share = share_of_others(self.counts, rank, members)
+            return process_groups.RemoteShare(share=self.known_share, source=process_groups.OF_MODEL)
+        share = process_groups.share_of_others(self.counts, rank, members)
         if share is not None:
-            return RemoteShare(share=share, source=self.counts_from)
+            return process_groups.RemoteShare(share=share, source=self.counts_from)
         ranks = self.ranks or len(members)
-        return even_routing(ranks) if ranks else None
+        return process_groups.even_routing(ranks) if ranks else None
 
 
 class CallReader:
@@ -141,7 +121,7 @@ class CallReader:
         above = self._exchange_above(op)
         stream = int(activity.stream[i])
         signature = -1 if op < 0 else (int(self._table.name[op]), int(self._table.signature[op]))
-        calls = calls_above(self._table, self._tree, row) if collective else ()
+        calls = process_groups.calls_above(self._table, self._tree, row) if collective else ()
         key = (int(activity.name[i]), int(self._table.signature[row]), signature, calls, above >= 0, stream)
         message = self._add(key, lambda: self._read(activity, i, collective=collective, stream=stream))
         self.op.append(self._op_call(above, message) if above >= 0 else -1)
@@ -189,9 +169,9 @@ class CallReader:
                 )  # fmt: skip
             if "reduce" not in kernel and "gather" not in kernel:
                 return CommunicationCall(word=_exchange_word(kernel), name=kernel, is_exchange=True, stream=stream)
-        attributes = recorded_attributes(self._table, self._tree, int(activity.rows[i]))
+        attributes = process_groups.recorded_attributes(self._table, self._tree, int(activity.rows[i]))
         name = attributes.get("Collective name")
-        ranks = integers(attributes.get("Process Group Ranks"))
+        ranks = process_groups.integers(attributes.get("Process Group Ranks"))
         group = attributes.get("Process Group Name")
         recorded = self._groups.get(str(group)) if group is not None else None
         word = _word_of_kernel(kernel)
@@ -203,8 +183,8 @@ class CallReader:
             dtype=attributes["dtype"] if isinstance(attributes.get("dtype"), str) else None,
             elements_in=_int(attributes.get("In msg nelems")),
             elements_out=_int(attributes.get("Out msg nelems")),
-            in_split=split_sizes(attributes.get("In split size")),
-            out_split=split_sizes(attributes.get("Out split size")),
+            in_split=process_groups.split_sizes(attributes.get("In split size")),
+            out_split=process_groups.split_sizes(attributes.get("Out split size")),
             peer=_int(attributes.get("Dst Rank", attributes.get("Src Rank"))),
             stream=stream,
         )
@@ -244,11 +224,11 @@ class CallReader:
             return (), np.zeros(0, np.int64)
         rows = np.array([row for row, _ in self._exchanges], np.int64)
         models = [self._exchange_models[row] for row in rows.tolist()]
-        layers = Layers(trace, rows, models, np.arange(len(rows)))
-        ep_size = ep_size_of(trace.table, ep_size)
+        layers = process_groups.Layers(trace, rows, models, np.arange(len(rows)))
+        ep_size = process_groups.ep_size_of(trace.table, ep_size)
         codes: dict[ExchangeOp, int] = {}
         kinds = np.zeros(len(rows), np.int64)
-        known: dict[tuple[OpSignature, tuple[int, ...] | None, Routed], int] = {}
+        known: dict[tuple[OpSignature, tuple[int, ...] | None, process_groups.Routed], int] = {}
         for at, (row, split) in enumerate(self._exchanges):
             signature, routed = self._table.signature_of(row), layers.of_calls(np.array([at]))
             key = (signature, split, routed)
@@ -260,12 +240,18 @@ class CallReader:
 
 
 def _exchange_op(
-    signature: OpSignature, model: EPComm, routed: Routed, split: tuple[int, ...] | None, ep_size: int | None
+    signature: OpSignature,
+    model: EPComm,
+    routed: process_groups.Routed,
+    split: tuple[int, ...] | None,
+    ep_size: int | None,
 ) -> ExchangeOp:
-    counts, source = recorded_counts(signature)
-    if split and source != SPLIT_SIZES:
-        counts, source = split, SPLIT_SIZES
-    whole, rows_from = with_rows(model, routed, ranks_of(signature, model) or ep_size, counts)
+    counts, source = process_groups.recorded_counts(signature)
+    if split and source != process_groups.SPLIT_SIZES:
+        counts, source = split, process_groups.SPLIT_SIZES
+    whole, rows_from = process_groups.with_rows(
+        model, routed, process_groups.ranks_of(signature, model) or ep_size, counts
+    )
     return ExchangeOp(
         name=signature.name,
         tokens=model.tokens,
@@ -284,7 +270,7 @@ def communication_call(*, name: str, dtype: str | None, **recorded: Any) -> Comm
     """With the word, the group's size and the bytes that what was ``recorded`` makes known."""
     message = CommunicationCall(word=name, name=name, dtype=dtype, **recorded)
     # NCCL's one kernel for sends, receives and all-to-alls says which only by its recorded call
-    plain = None if name == SEND_RECV else collective_word(name)
+    plain = None if name == SEND_RECV else process_groups.collective_word(name)
     word = plain or name
     if plain == "all_to_all" and name.strip("_").lower().endswith("v"):
         word = "all_to_allv"
@@ -308,7 +294,7 @@ def _exchange_word(kernel: str) -> str:
 def _word_of_kernel(kernel: str) -> str:
     found = _NCCL_WORD.search(kernel)
     text = (found[1] if found else "").lower() or ("allreduce" if "reduce" in kernel.lower() else "unknown")
-    return _SPELLED.get(text) or collective_word(text) or text
+    return _SPELLED.get(text) or process_groups.collective_word(text) or text
 
 
 def _int(value: object) -> int | None:
@@ -370,27 +356,27 @@ class RankSummary(Record, frozen=True, kw_only=True, eq=False):
     host: str | None
     device: int | None
     events: int
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     groups: tuple[ProcessGroup, ...]
-    expert_group: ProcessGroup | None
+    expert_group: ProcessGroup | None = None
     messages: tuple[CommunicationCall, ...]
-    ops: tuple[ExchangeOp, ...]
-    categories: tuple[str, ...]
+    ops: tuple[ExchangeOp, ...] = ()
+    categories: tuple[str, ...] = ()
     start: Ints
     end: Ints
     message: Ints
     step: Ints
     exposed: Ints
     op: Ints
-    op_kind: Ints
+    op_kind: Ints = msgspec.field(default_factory=_none)
     hidden: Ints
-    step_number: Ints
-    step_start: Ints
-    step_end: Ints
-    step_compute: Ints
-    step_p2p: Ints
-    step_comm: Ints
-    step_copies: Ints
+    step_number: Ints = msgspec.field(default_factory=_none)
+    step_start: Ints = msgspec.field(default_factory=_none)
+    step_end: Ints = msgspec.field(default_factory=_none)
+    step_compute: Ints = msgspec.field(default_factory=_none)
+    step_p2p: Ints = msgspec.field(default_factory=_none)
+    step_comm: Ints = msgspec.field(default_factory=_none)
+    step_copies: Ints = msgspec.field(default_factory=_none)
     begins_ns: int
     timeline: Timeline
     log: JobLog | None = None
@@ -462,7 +448,7 @@ def summarize_rank(trace: Trace, options: AnalysisOptions) -> RankSummary:
         events=table.events_total,
         notes=table.losses.notes,
         groups=table.process_groups(),
-        expert_group=next(iter(expert_groups(table)), None),
+        expert_group=next(iter(process_groups.expert_groups(table)), None),
         messages=tuple(reader.messages),
         ops=ops,
         categories=categories,

@@ -1,6 +1,4 @@
-"""Sheets of a job's ranks: where their time went, stragglers, cost by step, pipeline bubbles, clocks, token
-exchanges.
-"""
+"""Sheets of a job's ranks: time, stragglers, cost by step, pipeline bubbles, clocks, token exchanges."""
 
 from __future__ import annotations
 

@@ -132,10 +132,7 @@ def rows_named(table: TraceTable, names: Iterable[str]) -> Ints:
 
 
 def _launches_below(trace: Trace, row: int, replayed: Mapping[int, str] | None = None) -> list[tuple[int, str]]:
-    """(launch row, kernel name) below an op, in order of launch; in a graph's capture what the launches say.
-
-    With ``replayed`` (launch row -> the kernel that a replay of it ran) these alone.
-    """
+    """(launch row, kernel) below an op in launch order; in a capture as launches say, or the ``replayed`` ones."""
     table, tree = trace.table, trace.tree
     below = tree.subtree(row)
     if replayed is not None:
@@ -237,21 +234,10 @@ def _added(trace: Trace, known: Trace, launches: Ints, calls: Ints, turn: Ints) 
     lane = table.lane[launches].astype(np.int64)
     first = np.flatnonzero(np.diff(np.stack((calls, turn, lane)), prepend=-1).any(axis=0))
     last = np.append(first[1:], len(launches)) - 1
-    start = table.start_ns[launches[first]]
     ops, place = np.unique(calls[first], return_inverse=True)
     signatures = [known.table.signature_of(row) for row in ops.tolist()]
-    return AddedRows(
-        kind=np.full(len(first), Kind.CPU_OP, np.uint8),
-        name=place.astype(np.int64),
-        lane=lane[first],
-        start_ns=start,
-        duration_ns=table.ends_ns(launches[last]) - start,
-        correlation=np.full(len(first), -1, np.int64),
-        signature=place.astype(np.int64),
-        names=[known.table.name_of(row) for row in ops.tolist()],
-        signatures=signatures,
-        timed=False,
-    )
+    added = rows_of_ops(table, [signatures[at] for at in place.tolist()], launches[first], launches[last])
+    return replace(added, timed=False)
 
 
 #: The least share of a graph's kernels that must align with a captured graph whose sequence differs in places.
@@ -481,9 +467,7 @@ class CapturedGraphs:
         )
 
     def _captured(self) -> Iterator[_Captured]:
-        """What was put on streams between the begin and the end of a capture: by its thread, and by others of the
-        process (autograd's) where none of them captures at that time.
-        """
+        """What each capture put on streams, by its thread, and by others of its process while none else captures."""
         table = self.capture.table
         role = np.array([_capture_role(name) for name in table.names] or [""], object)[table.name]
         calls = np.flatnonzero(table.is_of(LAUNCHING) & (role != ""))

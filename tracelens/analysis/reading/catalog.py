@@ -143,10 +143,7 @@ class Catalog:
         return reading
 
     def read_backward(self, signature: OpSignature, forward: OpSignature) -> Reading | None:
-        """The reading of a backward op without a binding: what its forward's perf model says of the gradients.
-
-        None where the op has a binding of its own, or the forward no model that knows its backward.
-        """
+        """Reading of an unbound backward op by its forward's model; None if bound, or if that knows no backward."""
         if self.knows(signature.name):
             return None
         model, by = self._backward_model(self.read(forward).model, signature, forward), ""
@@ -297,9 +294,7 @@ class Catalog:
 
     @contextmanager
     def _limited(self, claim: Claim, name: str) -> Iterator[None]:
-        """Ends a mark's function with TimeLimitError: when it takes too long, and from then on before it begins; one of
-        our own for this name alone.
-        """
+        """Ends a binding that takes too long with TimeLimitError, later calls at once; our own for this name only."""
         hanging = (claim.origin, name if _is_own(claim) else "")
         if hanging in self._hanging:
             raise TimeLimitError(self._hanging[hanging])

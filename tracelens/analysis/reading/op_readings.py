@@ -1,6 +1,4 @@
-"""The reading of every op that launched device work: its category and its perf model, from its own record and from
-neighboring calls.
-"""
+"""Category and perf model of every op that launched device work, from its own record and neighboring calls."""
 
 from __future__ import annotations
 
@@ -46,10 +44,7 @@ _NEAR = 6
 def surroundings(
     trace: Trace, catalog: Catalog, activity: DeviceActivity, silent: RowColumn, forward: RowColumn
 ) -> Surroundings:
-    """What the bindings of ``silent`` ops ask for (``traced_as(asks=...)``) and the trace holds, by row.
-
-    ``forward``: forward op row per backward op row. Ops without an answer are left out.
-    """
+    """What bindings of ``silent`` ops ask for and the trace holds, by row; ``forward``: of backward rows."""
     table = trace.table
     # What stands round an op completes its shapes, and has none of its own where none were recorded
     silent = silent if table.has_shapes else silent[:0]
@@ -159,10 +154,7 @@ class OpReadings:
         forward: Mapping[int, int] | None = None,
         around: Surroundings | None = None,
     ) -> None:
-        """``forward``: rows that cost what the backward of another row's model says (``_inherited_backward``).
-
-        ``around``: rows that are read with what stands round them.
-        """
+        """``forward``: rows costed as the backward of another row; ``around``: rows read with their surroundings."""
         code, step, sums = _distinct(table, catalog, rows, forward or {}, around or {})
         first = first_of_each(code)
         self.rows = rows

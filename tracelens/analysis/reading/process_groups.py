@@ -259,9 +259,7 @@ def _attributes(table: TraceTable, tree: OpTree, row: int, source: int) -> dict[
 
 
 def _recording_rows(table: TraceTable, tree: OpTree, rows: RowColumn) -> RowColumn:
-    """Where the call of each of these kernels was recorded: its own row, else the next one from its launch upwards; -1
-    where nowhere.
-    """
+    """Row that recorded each kernel's call: its own, else the nearest from its launch upwards; -1 without one."""
     source: RowColumn = np.full(len(rows), -1, np.int32)
     searching, current = np.arange(len(rows)), rows
     while len(searching):
@@ -544,24 +542,15 @@ class ExpertExchange(Record, frozen=True, kw_only=True):
     deepep_us: float | None
 
 
-class ExpertGroup(Record, frozen=True, kw_only=True):
-    """What is known of the expert-parallel group: this rank, the group's ranks, how many they are."""
-
-    rank: int | None
-    members: tuple[int, ...]
-    size: int | None
-
-
 def exchanges_of(
-    trace: Trace, readings: OpReadings, group: ExpertGroup, system: System | None
+    trace: Trace, readings: OpReadings, ep_size: int | None, system: System | None
 ) -> tuple[OpReadings, Mapping[int, ExpertExchange]]:
-    """``readings`` with what their exchanges move, and reading code -> exchange.
-
-    An exchange whose tokens' size nothing tells loses its model.
-    """
+    """``readings`` with what exchanges move, and code -> exchange; one of unknown token size loses its model."""
     codes = {code: r.model for code, r in enumerate(readings.readings) if isinstance(r.model, EPComm)}
     if not codes:
         return readings, {}
+    groups, ep_size = expert_groups(trace.table), ep_size_of(trace.table, ep_size)
+    members = groups[0].ranks if len(groups) == 1 else ()
     number: Codes = np.full(len(readings.readings), -1, np.int32)
     number[list(codes)] = np.arange(len(codes))
     model_of = number[readings.code]
@@ -576,8 +565,8 @@ def exchanges_of(
             made[each] = replace(reading, model=None, note=NO_SIZE)
             continue
         signature = trace.table.signature_of(int(readings.example[each]))
-        share = remote_share(model, signature, rank=group.rank, members=group.members, ep_size=group.size)
-        ranks = ranks_of(signature, model) or group.size
+        share = remote_share(model, signature, rank=trace.table.rank, members=members, ep_size=ep_size)
+        ranks = ranks_of(signature, model) or ep_size
         if share is None and ranks is not None:
             share = even_routing(ranks)
         model, rows_from = with_rows(model, routed, ranks, recorded_counts(signature)[0])

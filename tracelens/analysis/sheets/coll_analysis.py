@@ -161,10 +161,7 @@ def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], Estima
 
 
 def collective_models(frame: pd.DataFrame, *, stride: int | None = None) -> list[Collective | None]:
-    """The collective of each row of ``collective_rows``; None where a part of it was not recorded.
-
-    ``stride``: of ranks that were not recorded, or do not stand at even distances.
-    """
+    """The collective of each row, None where incomplete; ``stride``: of ranks not recorded or unevenly spaced."""
     columns = ("collective", "dtype", "in_nelems", "out_nelems", "group_size")
     recorded = zip(*(frame[name] for name in columns), strict=True)
     return [

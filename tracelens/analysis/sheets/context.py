@@ -1,6 +1,4 @@
-"""What the sheets of a report are made of (``SheetContext``), and their frames by title, each made when first asked
-for.
-"""
+"""What sheets are made of (``SheetContext``), and their frames by title, each made when first asked for."""
 
 from __future__ import annotations
 
@@ -78,18 +76,14 @@ class Frames(Mapping[str, "pd.DataFrame"]):
 
 
 def plain_strings() -> AbstractContextManager[None]:
-    """Inside, text of new frames is Python's: where pyarrow is installed, Arrow's of short columns were a fifth of a
-    report.
-    """
+    """Inside, new frames hold Python strings: Arrow's cost a fifth of a report where pyarrow is installed."""
     import pandas as pd
 
     return pd.option_context("mode.string_storage", "python")
 
 
 class HostContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
-    """A recording, its steps, and which of them the sheets are of (``selected``, none: the file): all there is without
-    device work.
-    """
+    """A recording, its steps and the analyzed ones (``selected``; none: the file): all there is without device work."""
 
     recording: Recording
     options: AnalysisOptions
@@ -217,9 +211,7 @@ class SheetContext(HostContext, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def energy(self) -> EventEnergy | None:
-        """Joules of every device event; None where energies of the device that it ran on are unknown, and where several
-        devices are in the window.
-        """
+        """Joules of every device event; None for an unknown device, and for several."""
         recording, priced, rows = self.recording, self.priced, self.priced.rows
         device = None if recording.is_another_device else recording.device
         constants = None if device is None else power_constants(device)
@@ -286,10 +278,7 @@ class SheetContext(HostContext, frozen=True, kw_only=True, eq=False, dict=True):
         return step_idle(self.idle.within((np.array([start], np.int64), np.array([end], np.int64))), (start, end))
 
     def end_sheets(self) -> None:
-        """Lets go of what no finding needs, once all frames are made: a large part of all memory at that time.
-
-        Cached parts are made again where something does ask for them.
-        """
+        """Frees what no finding needs once all frames are made; cached parts are made again where asked for."""
         _ = self.idle_parts, self.step_idle  # made of what goes
         for part in _OF_SHEETS & self.__dict__.keys():
             del self.__dict__[part]

@@ -1,6 +1,4 @@
-"""Sheets of device memory: copies and what their path allows, traffic and other counters as the hardware counted them,
-what the allocators held over time and by the line that allocated it.
-"""
+"""Sheets of device memory: copies, hardware counters, and what the allocators held, over time and by line."""
 
 from __future__ import annotations
 
@@ -11,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.calls import LAUNCH, copied_bytes, launch_floor_us
-from tracelens.analysis.grouping import Codes, by_number, first_of_each, numbered
+from tracelens.analysis.grouping import Codes, by_number, first_of_each, last_begun, numbered
 from tracelens.analysis.intervals import Floats, Ints, union_ns
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START
@@ -29,8 +28,6 @@ from tracelens.trace.tree import OpTree
 from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.trace.reading.counter_files import CountedKernels
 
@@ -98,9 +95,7 @@ def only_copies_ns(activity: DeviceActivity) -> int:
 
 
 def at_rate_of_path(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> Floats:
-    """Of each copy between memories, in their order, the share of its time that its path takes at its peak; NaN where
-    the bytes or the path are not known.
-    """
+    """Per copy between memories the share of its time needed at its path's peak rate; NaN where unknown."""
     at = np.flatnonzero(activity.between_memories)
     if not len(at):
         return np.zeros(0)
@@ -114,8 +109,6 @@ def at_rate_of_path(table: TraceTable, activity: DeviceActivity, device: Hardwar
 
 def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> pd.DataFrame:
     """One row per launching op, direction and kind of host memory, by time. Rates are of the copies of known size."""
-    import pandas as pd
-
     at = np.flatnonzero(activity.between_memories)
     if not len(at):
         return pd.DataFrame()
@@ -157,10 +150,7 @@ def _paths(table: TraceTable, names: Codes) -> tuple[list[CopyPath], Codes]:
 
 
 def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None) -> CategoryRow:
-    """The category of copies with what ``copies`` says of most of its time.
-
-    A copy takes at least a launch, so many small ones are bound by that.
-    """
+    """The category of copies with the rates of most of its time; many small copies are bound by their launches."""
     known = frame[frame["gb_s"] > 0]
     took_us = known["copied_mb"] * BYTES_PER_MB / (known["gb_s"] * GB_PER_S_IN_BYTES_PER_US)
     most_us = LEAST_KNOWN * frame["duration_us_sum"].sum()
@@ -234,12 +224,7 @@ def measured_hbm(
     table: TraceTable, activity: DeviceActivity, samples: DramSamples, bytes_per_ns: Floats,
     window: tuple[int, int] | None = None,
 ) -> pd.DataFrame | None:  # fmt: skip
-    """One row per kernel that some samples hold alone; ``bytes_per_ns``: by perf model, per event, NaN without.
-
-    ``window``: (start, end) of the samples that count; None for all.
-    """
-    import pandas as pd
-
+    """One row per kernel alone in samples of the ``window`` (None: all); ``bytes_per_ns``: by perf model, or NaN."""
     parts = [
         _of_device(table, activity, samples, device, bytes_per_ns, window)
         for device in sorted({pid for pid, _ in table.lanes if isinstance(pid, int)})
@@ -268,8 +253,6 @@ def _of_device(
     window: tuple[int, int] | None,
 ) -> pd.DataFrame | None:  # fmt: skip
     """A row per sample of a device."""
-    import pandas as pd
-
     pid = np.array([pid == device for pid, _ in table.lanes], np.bool_)
     at = np.flatnonzero(pid[samples.lane])
     at = at[np.argsort(samples.time_ns[at], kind="stable")]
@@ -331,16 +314,8 @@ def _overlaps(
 
 # c10/core/DeviceType.h, with the names that torch.device takes. Devices of ROCm are "cuda" there too.
 _DEVICE_TYPES = {
-    0: "cpu",
-    1: "cuda",
-    6: "cuda",
-    9: "xla",
-    12: "xpu",
-    13: "mps",
-    15: "hpu",
-    19: "mtia",
-    20: "privateuse1",
-}
+    0: "cpu", 1: "cuda", 6: "cuda", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuse1",
+}  # fmt: skip
 
 
 def memory_summary(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
@@ -349,8 +324,6 @@ def memory_summary(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
     Amounts are what the allocator says of the whole device where it says so (``Total Allocated``), else the sum of the
     recorded allocations, which leaves out what was there before the recording.
     """
-    import pandas as pd
-
     events = table.allocations
     if not len(events):
         return None
@@ -404,16 +377,10 @@ def op_at(table: TraceTable, tree: OpTree, at: Ints) -> Ints:
     """Row of the innermost op that was open on the thread of each allocator event, -1 where none was."""
     lane, time = table.allocations.lane[at], table.allocations.time_ns[at]
     order = tree.order[table.kind[tree.order] == Kind.CPU_OP]
-    found = np.full(len(at), -1, np.int64)
-    ops_of = {one: order[at] for one, at in by_number(table.lane[order])}
-    for one, here in by_number(lane):
-        ops = ops_of.get(one, order[:0])
-        begun = np.searchsorted(table.start_ns[ops], time[here], side="right") - 1
-        row = np.where(begun >= 0, np.append(ops, -1)[begun], -1)
-        while len(closed := np.flatnonzero((row >= 0) & (table.ends_ns(row) < time[here]))):
-            row[closed] = tree.op_parent[row[closed]]
-        found[here] = row
-    return found
+    row = np.append(order, -1)[last_begun(table.lane[order], table.start_ns[order], lane, time)]
+    while len(closed := np.flatnonzero((row >= 0) & (table.ends_ns(row) < time))):
+        row[closed] = tree.op_parent[row[closed]]
+    return row
 
 
 def names_of(table: TraceTable, rows: Ints) -> list[str | None]:
@@ -435,8 +402,6 @@ MEMORY_TIMELINE_COLUMNS = column_set(
 
 def memory_timeline(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
     """Allocated and reserved memory over time, at most ``MAX_POINTS`` per device; None without allocator events."""
-    import pandas as pd
-
     events = table.allocations
     if not len(events):
         return None
@@ -523,8 +488,6 @@ KERNEL_COUNTERS_COLUMNS = column_set(
 @sheet(KERNEL_COUNTERS_TITLE, columns=KERNEL_COUNTERS_COLUMNS, order=67, json=165)
 def kernel_counters_frame(context: SheetContext) -> pd.DataFrame | None:
     """Hardware counters of --counters by op call and kernel, and the counted kernels that were not joined."""
-    import pandas as pd
-
     if not context.options.counters:
         return None
     events, group, first = _counted_events(context)
@@ -535,9 +498,7 @@ def kernel_counters_frame(context: SheetContext) -> pd.DataFrame | None:
 
 
 def _counted_events(context: SheetContext) -> tuple[Ints, Codes, Codes]:
-    """Device events in the order of their launches; of each what it is counted in (op call and name), and the first
-    event of each of these.
-    """
+    """(device events by launch, the group of each by op call and name, the first event of each group)."""
     table, activity = context.trace.table, context.activity
     launch = context.trace.tree.launch[activity.rows]
     launched = np.where(launch >= 0, table.start_ns[launch], activity.start)
@@ -795,8 +756,6 @@ def _pipe(seen: Mapping[str, Any]) -> str | None:
 ))  # fmt: skip
 def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
     """Of the whole run: memory at the peak and in the --memory-snapshot, by allocating line."""
-    import pandas as pd
-
     rows = [
         {
             "device": f"cuda:{memory.device}",

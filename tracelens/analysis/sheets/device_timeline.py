@@ -1,6 +1,4 @@
-"""Sheets of time: steps and their phases, iterations of a serving engine, the device's timeline, idle time, critical
-path, overlap of streams and launches; what they cannot show for want of events.
-"""
+"""Sheets of time: steps, phases, engine iterations, idle time, critical path, streams, launches; what they lack."""
 
 from __future__ import annotations
 
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 
 INFERENCE_ITERATIONS_TITLE = "inference_iterations"
 CRITICAL_PATH_TITLE = "critical_path"
+IDLE_CAUSES_TITLE = "idle_causes"
 
 
 STEP_TIMES_TITLE = "steps"
@@ -113,43 +112,10 @@ def inference_iterations_frame(context: SheetContext) -> pd.DataFrame | None:
     return found[np.isin(np.arange(len(steps)), step_of)]
 
 
-@sheet("inference_phases", order=52, json=10, columns=column_set(
-    text("phase", "Phase of the complete steps; the steady window has a row too.", width=18),
-    count("steps", "Engine steps of the phase."),
-    identifier("first_step", "Number of the first step."),
-    identifier("last_step", "Number of the last step."),
-    number("requests_mean", "Requests per step.", shape="#,##0.0"),
-    number("tokens_mean", "New tokens per step.", shape="#,##0.0"),
-    us("duration_us_median", STEP_DURATION),
-    us("duration_us_min", STEP_DURATION),
-    us("duration_us_max", STEP_DURATION),
-    percent("busy_percent", "Share of the step time in which the device was busy."),
-    percent("attention_percent", "Share of the busy time in attention over the KV cache."),
-    count("tokens_s", "New tokens / time of the steps; for decode, generated tokens."),
-))  # fmt: skip
-def inference_phases_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Prefill, decode and mixed steps of a serving engine, and its steady window."""
-    steps = context.frames.get(INFERENCE_ITERATIONS_TITLE)
-    return None if steps is None else by_phase(steps)
-
-
-IDLE_CAUSES_TITLE = "idle_causes"
-
-
-@sheet(CRITICAL_PATH_TITLE, order=14, json=60, columns=column_set(
-    PATH_KIND,
-    identifier("step", "Number of the typical step, whose path this is; empty: the whole window."),
-    count("segments", "Segments of this kind on the path."),
-    us("time_us", "Time on the path. With the row of the time not on the path, the column adds up to the step."),
-    percent("percent_of_path", "Share of the path length."),
-    percent("percent_of_step", "Share of the step time."),
-))  # fmt: skip
-def critical_path_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Critical path of the typical step (the longest chain of work and launches to its end), by kind of work."""
-    if context.path is None:
-        return None
+def _critical_path(context: SheetContext) -> pd.DataFrame | None:
     at = context.typical_step
-    return context.path.by_kind(None if at is None else context.step_times.steps[at].number)
+    step = None if at is None else context.step_times.steps[at].number
+    return None if context.path is None else context.path.by_kind(step)
 
 
 #: Streams that are compared with each other: the busiest. Pairs grow with the square.
@@ -320,6 +286,34 @@ def _of_rows(steps: pd.DataFrame, values: Floats) -> Floats:
 
 
 SHEETS = (
+    sheet_row(
+        CRITICAL_PATH_TITLE, 14, 60,
+        "Critical path of the typical step (the longest chain of work and launches to its end), by kind of work.",
+        _critical_path,
+        PATH_KIND,
+        identifier("step", "Number of the typical step, whose path this is; empty: the whole window."),
+        count("segments", "Segments of this kind on the path."),
+        us("time_us", "Time on the path. With the row of the time not on the path, the column adds up to the step."),
+        percent("percent_of_path", "Share of the path length."),
+        percent("percent_of_step", "Share of the step time."),
+    ),
+    sheet_row(
+        "inference_phases", 52, 10,
+        "Prefill, decode and mixed steps of a serving engine, and its steady window.",
+        lambda c: None if (steps := c.frames.get(INFERENCE_ITERATIONS_TITLE)) is None else by_phase(steps),
+        text("phase", "Phase of the complete steps; the steady window has a row too.", width=18),
+        count("steps", "Engine steps of the phase."),
+        identifier("first_step", "Number of the first step."),
+        identifier("last_step", "Number of the last step."),
+        number("requests_mean", "Requests per step.", shape="#,##0.0"),
+        number("tokens_mean", "New tokens per step.", shape="#,##0.0"),
+        us("duration_us_median", STEP_DURATION),
+        us("duration_us_min", STEP_DURATION),
+        us("duration_us_max", STEP_DURATION),
+        percent("busy_percent", "Share of the step time in which the device was busy."),
+        percent("attention_percent", "Share of the busy time in attention over the KV cache."),
+        count("tokens_s", "New tokens / time of the steps; for decode, generated tokens."),
+    ),
     sheet_row(
         STEP_TIMES_TITLE, 50, None, "Of the whole file: all steps, also those outside of the scope.",
         _steps,

@@ -26,7 +26,7 @@ from tracelens.analysis.attribution.host_scopes import (
     reached,
 )
 from tracelens.analysis.attribution.steps import is_step_annotation
-from tracelens.analysis.grouping import by_number, first_of_each, numbered
+from tracelens.analysis.grouping import first_of_each, last_begun, numbered
 from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.sheets import sheet_row
 from tracelens.analysis.sheets.shared_columns import DURATIONS
@@ -182,12 +182,9 @@ def _programs(table: TraceTable, activity: DeviceActivity, runs: RowColumn) -> p
     number = {name: i for i, name in enumerate(names)}
     program, none = np.array([number[text] for text in texts]), len(names) - 1
     of_event = np.full(len(activity), none)
-    events_of = dict(by_number(table.device[activity.rows]))
-    for device, own in by_number(table.device[runs]):
-        here = events_of.get(device, own[:0])
-        at = np.searchsorted(table.start_ns[runs[own]], activity.start[here], side="right") - 1
-        during = (at >= 0) & (table.ends_ns(runs[own])[at] > activity.start[here])
-        of_event[here[during]] = program[own][at[during]]
+    run = last_begun(table.device[runs], table.start_ns[runs], table.device[activity.rows], activity.start)
+    during = (run >= 0) & (np.append(table.ends_ns(runs), 0)[run] > activity.start)
+    of_event[during] = program[run[during]]
     total = np.zeros(len(names), np.int64)
     np.add.at(total, of_event, activity.duration)
     calls = np.bincount(program, minlength=len(names))

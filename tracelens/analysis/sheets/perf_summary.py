@@ -1,6 +1,4 @@
-"""Sheets of ops: kernel time by launching op, category and kernel, host time of CPU ops, every distinct call with
-its work and estimates, headroom by category.
-"""
+"""Sheets of ops: time by op, category and kernel, CPU ops, every distinct call with its work, and headroom."""
 
 from __future__ import annotations
 

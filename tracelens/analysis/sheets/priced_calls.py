@@ -22,8 +22,8 @@ from tracelens.analysis.attribution.calls import (
     ExecutedWork,
     KnownWork,
     Limits,
-    direct_calls,
     executed_work,
+    grouped_calls,
     launchers,
     modelled_calls,
 )
@@ -132,10 +132,7 @@ _ARGUMENTS = (
 def identity_of_groups(
     table: TraceTable, calls: Calls, group: Grouping, categories: Sequence[str], names: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """``identity_columns`` of every group's example, ``DIFFERENT`` where its calls differ.
-
-    They can where a row is of one kernel, whatever its op was called with.
-    """
+    """``identity_columns`` of each group's example; ``DIFFERENT`` where calls differ, as in rows of one kernel."""
     columns = identity_columns(table, group.example, categories, names)
     call = np.flatnonzero(calls.kernel_name >= 0)
     signature = table.signature[calls.row[call]].astype(np.int64)
@@ -339,10 +336,7 @@ def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: i
 def _add_work(
     frame: Columns, work: KnownWork, position: Ints, exchange: Sequence[ExpertExchange | None]
 ) -> tuple[dict[str, Floats], Floats]:
-    """Adds FLOPs and bytes of a call; returns what its rates are of, and the bytes known to leave the rank.
-
-    An exchange of which nothing says what leaves the rank has the rate of all its rows.
-    """
+    """Adds FLOPs and bytes; returns what rates are of (of an exchange maybe all rows) and bytes leaving the rank."""
     flops, hbm, wire = (
         work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
     )
@@ -473,9 +467,7 @@ def unlinked_rows(table: TraceTable, activity: DeviceActivity, categories: Label
 
 
 def with_estimated_totals(frame: pd.DataFrame, unified: pd.DataFrame, key: str) -> pd.DataFrame:
-    """``frame`` with the estimates of all calls of ``unified`` that have one, summed by ``key``, and their share of
-    these calls' kernel time; as it is without a chosen backend.
-    """
+    """``frame`` with summed estimates by ``key`` and their share of these calls' time; as it is without a backend."""
     if "estimated_us" not in unified:
         return frame
     priced = unified[unified["estimated_us"].notna()]
@@ -621,7 +613,10 @@ class PricedCalls(Record, frozen=True, kw_only=True, eq=False):
             return modelled_table(table, activity, calls, work, attribution.exchanges, group)
 
         callers = Callers.of(tree, activity)
-        direct = direct_calls(activity, attribution.event_category)
+        linked, of_event = activity.of_ops(), attribution.event_category
+        no_kernel = np.full(len(linked), -1, np.int32)
+        # What each op launched itself, one call per category of its kernels
+        direct = grouped_calls(activity, linked, activity.op[linked], no_kernel, of_event[linked])
         own = launchers(callers, activity)
         unique = launching_calls(table, activity, own, direct, repeated[direct.row])
         calls, unified = modelled_calls(activity, readings, callers), attribution.unified

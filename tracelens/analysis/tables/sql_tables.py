@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from tracelens.analysis.attribution.steps import step_of_events
 from tracelens.analysis.attribution.window import in_steps
@@ -17,7 +18,6 @@ from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pandas as pd
 
     from tracelens.analysis.analyze import Analysis
 
@@ -64,8 +64,6 @@ COUNTER_COLUMNS = column_set(
 @table("counters", columns=COUNTER_COLUMNS)
 def counters(analysis: Analysis) -> pd.DataFrame | None:
     """Values of counter tracks (phase C of JSON traces) over the whole recording."""
-    import pandas as pd
-
     trace = analysis.trace.table
     if not trace.counts_by_phase.get("C"):
         return None
@@ -97,8 +95,6 @@ def counters(analysis: Analysis) -> pd.DataFrame | None:
 ))  # fmt: skip
 def kernels(analysis: Analysis) -> pd.DataFrame:
     """Kernels, copies and memsets in scope."""
-    import pandas as pd
-
     events, trace = analysis.activity, analysis.trace.table
     names = np.array(trace.names, object)
     linked = events.op >= 0
@@ -161,8 +157,6 @@ _KIND_WORDS = {
 ))  # fmt: skip
 def ranges(analysis: Analysis) -> pd.DataFrame:
     """Annotations, NVTX ranges and host calls in scope: what is neither an op (calls) nor a Python function."""
-    import pandas as pd
-
     trace, tree, times = analysis.trace.table, analysis.trace.tree, analysis.step_times
     rows = trace.rows_of(_KIND_WORDS)
     rows = rows[in_steps(trace, rows, times, analysis.selected_steps)]
@@ -216,8 +210,6 @@ def steps(analysis: Analysis) -> pd.DataFrame | None:
 )
 def traces(analysis: Analysis) -> pd.DataFrame:
     """The trace itself: one row."""
-    import pandas as pd
-
     trace, began = analysis.trace.table, None
     if trace.began_ns is not None:
         began = str(np.datetime64(trace.began_ns // NS_PER_US, "us"))

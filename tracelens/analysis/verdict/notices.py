@@ -1,6 +1,4 @@
-"""What must be known to read a report's figures: wrong times and lost launches, damage, ambiguity, and rows that are
-not what they seem.
-"""
+"""What must be known to read a report's figures: wrong times, lost launches, damage, ambiguity, odd rows."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ _MANY_LOST = 0.05
 
 
 def timing_notices(analysis: Analysis) -> Iterator[Notice]:
-    """Work that began before it was launched, or never did, or whose launch was not recorded; several devices; long
-    stretches without any event; steps that take far longer than others.
-    """
+    """Clocks that disagree, lost launches or kernels, several devices, silent stretches, long steps."""
     table = analysis.trace.table
     yield from _long_steps(analysis)
     yield from _before_launch(analysis)
@@ -214,9 +210,7 @@ _LOWER_CLOCK, _HOST_BOUND, _MOST_ON_PATH, _WORTH = 0.8, 0.5, 0.05, 0.05
 
 
 def _lower_clock(analysis: Analysis) -> Iterator[Notice]:
-    """The same step for less energy, where both the causes of idle time and the critical path say that the host bounds
-    it: kernels that take longer take idle time.
-    """
+    """Less energy at a lower clock, where idle causes and the critical path both say that the host bounds the step."""
     energy, total_ns = analysis.energy, analysis.timeline.total_ns
     causes = analysis.frames.get(device_timeline.IDLE_CAUSES_TITLE)
     path = analysis.frames.get(device_timeline.CRITICAL_PATH_TITLE)
@@ -315,24 +309,23 @@ def _extensions(analysis: Analysis) -> Iterator[Notice]:
             yield Notice(id="extension_unused", count=1, text=extension.note)
 
 
-def input_notices(analysis: Analysis) -> list[Notice]:
+def input_notices(analysis: Analysis) -> Iterator[Notice]:
     table = analysis.trace.table
     losses = table.losses
-    merged = _process_notice(analysis)
-    notices = [] if merged is None else [merged]
-    notices += [Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note) for note in losses.notes]
+    yield from _processes(analysis)
+    for note in losses.notes:
+        yield Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note)
     if (known := analysis.known_shapes) is not None:
         share = percent(known.joined_ns / max(1, known.kernel_ns))
         kernels = f"{known.joined:,} of {known.kernels:,} kernels that lack them ({share} of their time)"
         text = f"{known.source} gives ops and shapes of {kernels}"
-        notices.append(Notice(id="known_shapes", count=known.joined, text=text))
-    notices += _counters(analysis)
+        yield Notice(id="known_shapes", count=known.joined, text=text)
+    yield from _counters(analysis)
     if not table.has_shapes:
         lack = no_shapes(table)
         advice = f" ({lack.advice})" if lack.advice else ""
         text = f"{lack.what}, so FLOPs and bytes are unknown{advice}"
-        notices.append(Notice(id="no_shapes", count=1, text=text))
-    return notices
+        yield Notice(id="no_shapes", count=1, text=text)
 
 
 def _counters(analysis: Analysis) -> Iterator[Notice]:
@@ -369,22 +362,23 @@ def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
     return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
 
 
-def _process_notice(analysis: Analysis) -> Notice | None:
+def _processes(analysis: Analysis) -> Iterator[Notice]:
     """Ranks whose traces were merged: which one this is, or that figures are of several together."""
     if analysis.merged is not None:
-        return _chosen_rank(analysis.merged)
+        yield _chosen_rank(analysis.merged)
+        return
     table, ambiguous = analysis.trace.table, analysis.trace.tree.ambiguous
     lanes = distinct_rows(table.lane[table.is_of((Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))], len(table.lanes)).tolist()
     processes = list(dict.fromkeys(table.lanes[lane][0] for lane in lanes))
     if len(processes) < 2:
-        return None
+        return
     names = [f"{table.process_names.get(pid, 'process')} {pid}" for pid in processes]
     text = (
         f"the file holds {len(processes)} processes ({_first(names)}), possibly merged ranks; figures cover all of them"
     )
     if ambiguous:
         text += f"; {ambiguous:,} device events match several processes and stay unlinked"
-    return Notice(id="several_processes", count=len(processes), text=text)
+    yield Notice(id="several_processes", count=len(processes), text=text)
 
 
 def _chosen_rank(ranks: MergedRanks) -> Notice:

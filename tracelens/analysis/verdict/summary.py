@@ -326,9 +326,7 @@ class Said(Record, frozen=True, kw_only=True):
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """Where a finding is: shapes of the op's arguments, nn.Modules around it and the Python line that called it, as far
-    as they were recorded. ``share``: what it speaks of, as a share of the step (or the window).
-    """
+    """Where a finding is, as far as recorded; ``share``: of the step (or the window) that it speaks of."""
 
     shapes: str | None = None
     module: str | None = None
@@ -390,9 +388,7 @@ class FixesTogether(Record, frozen=True, kw_only=True):
 
 
 class Unseen(Record, frozen=True, kw_only=True):
-    """What no finding can speak of: the ``share`` of the device time in calls of unknown work, the names of most of it,
-    why the work is not known, and the command that opens it.
-    """
+    """The ``share`` of device time in calls of unknown work: most of their names, why, the command that opens it."""
 
     share: float
     ops: tuple[str, ...]

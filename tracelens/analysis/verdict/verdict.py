@@ -1,6 +1,4 @@
-"""The summary of a report: coverage, device time by category, device time of which the work is unknown, and the
-utilization (MFU, HFU) of a model's step.
-"""
+"""The summary of a report: coverage, time by category, time of unknown work, and utilization (MFU, HFU)."""
 
 from __future__ import annotations
 
@@ -27,32 +25,8 @@ from tracelens.analysis.sheets import coll_analysis, device_memory, device_timel
 from tracelens.analysis.sheets.coll_analysis import with_bus_rate
 from tracelens.analysis.sheets.device_memory import with_rate
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
+from tracelens.analysis.verdict import summary
 from tracelens.analysis.verdict.notices import input_notices, notices
-from tracelens.analysis.verdict.summary import (
-    COMPLETE,
-    FILE,
-    LEAST_KNOWN,
-    NOT_NEEDED,
-    STEPS,
-    WHOLE_FILE,
-    Busy,
-    CategoryEnergy,
-    CategoryRow,
-    DeviceSummary,
-    EnergyUse,
-    InputSummary,
-    MeasuredPower,
-    Notice,
-    Scope,
-    Steps,
-    StepUtilization,
-    Summary,
-    SummaryFigure,
-    Throughput,
-    Unanswered,
-    Unseen,
-    Utilization,
-)
 from tracelens.errors import SignatureError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.recognition import recognize
@@ -88,7 +62,7 @@ class _Tokens(Record, frozen=True, kw_only=True):
     source: str
 
 
-def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, ...]]:
+def utilization(analysis: Analysis) -> tuple[summary.Utilization | None, tuple[summary.Notice, ...]]:
     """MFU and HFU of the analyzed steps (without steps: of the whole window); None, with the reason, where unknown."""
     work = analysis.options.work
     if work is None:
@@ -113,7 +87,7 @@ def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, .
     return made, (*_doubts(made), *notices)
 
 
-def _doubts(made: Utilization) -> Iterator[Notice]:
+def _doubts(made: summary.Utilization) -> Iterator[summary.Notice]:
     """What is wrong with an MFU that cannot be."""
     if made.mfu is not None and made.mfu > 1:
         text = f"MFU is {100 * made.mfu:.0f} %: the model, --ranks or the tokens per step do not match this trace"
@@ -125,11 +99,11 @@ def _doubts(made: Utilization) -> Iterator[Notice]:
         )
 
 
-def _notice(identifier: str, text: str) -> Notice:
-    return Notice(id=identifier, count=1, text=text)
+def _notice(identifier: str, text: str) -> summary.Notice:
+    return summary.Notice(id=identifier, count=1, text=text)
 
 
-def _made(analysis: Analysis, work: StepWork, tokens: _Tokens, ranks: int, ranks_source: str) -> Utilization:
+def _made(analysis: Analysis, work: StepWork, tokens: _Tokens, ranks: int, ranks_source: str) -> summary.Utilization:
     training = _has_backward(analysis)
     per_token = work.model.flops_per_token(tokens.sequence)
     model_flops = (per_token.training if training else per_token.forward) * tokens.count / ranks
@@ -139,7 +113,7 @@ def _made(analysis: Analysis, work: StepWork, tokens: _Tokens, ranks: int, ranks
     time_us = float(np.mean([time for _, time, _ in steps]))
     done = [flops for _, _, flops in steps if flops]
     hardware_flops = float(np.mean(done)) if done else None
-    return Utilization(
+    return summary.Utilization(
         model=work.model.name,
         work="training" if training else "inference",
         tokens=tokens.count,
@@ -157,7 +131,7 @@ def _made(analysis: Analysis, work: StepWork, tokens: _Tokens, ranks: int, ranks
         hfu=_share(hardware_flops, time_us, peak),
         hfu_of_achievable=_share(hardware_flops, time_us, achievable),
         steps=tuple(
-            StepUtilization(
+            summary.StepUtilization(
                 step=number, time_us=time, mfu=_share(model_flops, time, peak), hfu=_share(flops or None, time, peak)
             )
             for number, time, flops in steps
@@ -259,10 +233,7 @@ def _sequence(indices: tuple[int, int], attended: set[int]) -> int:
 
 
 def _looked_up(table: TraceTable, model: ModelConfig, window: tuple[int, int]) -> _Pairs:
-    """The indices' shape of every lookup in the largest table of embeddings, the vocabulary's.
-
-    SignatureError when that table is not as wide as the model.
-    """
+    """Shapes of indices looked up in the largest embedding; SignatureError unless it is as wide as the model."""
     found: dict[tuple[int, ...], _Pairs] = {}
     code = table.names.index(_LOOKUP) if _LOOKUP in table.names else -1
     rows = np.flatnonzero((table.kind == Kind.CPU_OP) & (table.name == code)).tolist()
@@ -329,7 +300,7 @@ _PER_CALL = (
 _RATES = ("tflops_s", "hbm_tb_s", "wire_tb_s", "of_roofline", "of_peak")
 
 
-def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
+def categories(analysis: Analysis, divisor: int) -> tuple[summary.CategoryRow, ...]:
     """Kernels' summed time by category, and the share of the window in which one of them at least ran."""
     unified = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     activity, category = analysis.activity, analysis.event_category
@@ -344,7 +315,7 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     rows = []
     for code in np.unique(category.code).tolist():
         name = category.texts[code]
-        row = rated.get(name) or CategoryRow(name=name, time_us=0.0, share=0.0)
+        row = rated.get(name) or summary.CategoryRow(name=name, time_us=0.0, share=0.0)
         # Of kernels of which so many ran at a time, what they reached together
         reached = {key: rate * float(together[code]) for key in _RATES if (rate := getattr(row, key)) is not None}
         row = replace(row, time_us=float(took[code]) / divisor, share=float(busy[code]) / total_us, **reached)
@@ -356,25 +327,28 @@ def categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
 
 
-def cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
+def cpu_categories(analysis: Analysis, divisor: int) -> tuple[summary.CategoryRow, ...]:
     """By the CPU ops' own time; shares are of all of it."""
     unique = analysis.frames[perf_summary.CPU_OPS_TITLE]
     own = unique.groupby("category")["host_self_us_sum"].sum()
     total = float(own.sum()) or 1.0
     rows = [
-        CategoryRow(name=str(name), time_us=float(us) / divisor, share=float(us) / total) for name, us in own.items()
+        summary.CategoryRow(name=str(name), time_us=float(us) / divisor, share=float(us) / total)
+        for name, us in own.items()
     ]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
 
 
-def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float) -> CategoryRow:
+def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float) -> summary.CategoryRow:
     count, time = (frame[key].to_numpy(np.float64) for key in ("operation_count", "kernel_us_sum"))
     took, per = time > 0, {key: frame[key].to_numpy(np.float64) for key in _PER_CALL}
 
     def ratio(per_call: Floats) -> float | None:
         known = took & ~np.isnan(per_call)
         measured = time[known].sum()
-        return float((per_call * count)[known].sum() / measured) if measured > LEAST_KNOWN * time.sum() else None
+        return (
+            float((per_call * count)[known].sum() / measured) if measured > summary.LEAST_KNOWN * time.sum() else None
+        )
 
     def rate(per_call: Floats) -> float | None:
         per_us = ratio(per_call)
@@ -391,7 +365,7 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
     leaves = np.where(frame["rows_from"].notna() & ~every_row, per["expected_remote_mb"], per["wire_mb"])
     wire = rate(leaves * 1e6)
     backends = sorted({backend for backend in frame["backend"].tolist() if isinstance(backend, str)})
-    return CategoryRow(
+    return summary.CategoryRow(
         name=name,
         time_us=float(time.sum()) / divisor,
         flops_share=float(time[~np.isnan(per["gflops"])].sum() / time.sum()) if time.sum() else None,
@@ -414,7 +388,7 @@ _MUCH_UNSEEN = 0.1
 _MOST_NAMES = 3
 
 
-def unseen(analysis: Analysis) -> Unseen | None:
+def unseen(analysis: Analysis) -> summary.Unseen | None:
     """None where little is unknown. ``analysis``: the part that figures are made of."""
     rows, activity = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE], analysis.activity
     known = rows[["gflops", "hbm_mb", "wire_mb"]].notna().any(axis=1)
@@ -429,13 +403,11 @@ def unseen(analysis: Analysis) -> Unseen | None:
     is_op = unknown["input_dims"].astype(str).str.contains(r"\d") & ~unknown["name"].astype(str).str.contains("->")
     notes = dict(zip(unknown["name"][is_op], unknown["note"][is_op], strict=True))
     because, command = _opened_by(analysis, {name: notes[name] for name in names if name in notes})
-    return Unseen(share=share, ops=tuple(names[:_MOST_NAMES]), because=because, command=command)
+    return summary.Unseen(share=share, ops=tuple(names[:_MOST_NAMES]), because=because, command=command)
 
 
 def _opened_by(analysis: Analysis, ops: Mapping[str, object]) -> tuple[str, str | None]:
-    """(why the work is not known, what to type); ``ops``: those with recorded shapes, the longest first, each with what
-    its perf model misses, if it has one.
-    """
+    """(why the work is unknown, what to type); ``ops``: with recorded shapes, longest first, and what models miss."""
     table, source = analysis.trace.table, shlex.quote(analysis.trace.table.source)
     behind = np.isin(analysis.trace.tree.launch[analysis.activity.rows], graph_launches(table))
     replayed = float(analysis.activity.duration[behind].sum())
@@ -458,12 +430,12 @@ _FULL_QUEUE = 1_000
 ONE_TYPE = 0.99
 
 
-def summarize(analysis: Analysis) -> Summary:
+def summarize(analysis: Analysis) -> summary.Summary:
     """The summary of one analysis; everything per step where there are steps."""
     steps = step_summary(analysis)
     divisor = max(1, step_count(analysis))
     used, used_notices = utilization(analysis)
-    summary = Summary(
+    found = summary.Summary(
         input=_input(analysis),
         device=_device(analysis),
         scope=_scope(analysis),
@@ -475,9 +447,9 @@ def summarize(analysis: Analysis) -> Summary:
     )
     if not _has_gpu(analysis):
         of_host = cpu_categories(analysis, divisor)
-        return replace(summary, categories=of_host, notices=(*used_notices, *input_notices(analysis)))
+        return replace(found, categories=of_host, notices=(*used_notices, *input_notices(analysis)))
     return replace(
-        summary,
+        found,
         busy=_busy(analysis),
         throughput=_throughput(analysis),
         utilization=used,
@@ -501,7 +473,7 @@ def step_count(analysis: Analysis) -> int:
     return len(analysis.complete_steps)
 
 
-def step_summary(analysis: Analysis) -> Steps | None:
+def step_summary(analysis: Analysis) -> summary.Steps | None:
     """The mean of the complete selected steps, and how far they lie apart."""
     times, chosen = analysis.step_times, analysis.complete_steps
     if not chosen:
@@ -516,7 +488,7 @@ def step_summary(analysis: Analysis) -> Steps | None:
     launches = analysis.frames.get(device_timeline.DEVICE_TIMELINE_TITLE)
     queue_was_full = launches is not None and bool((launches["queue_depth_max"] >= _FULL_QUEUE).any())
     left_out = [n for i, n in enumerate(numbers) if i not in complete]
-    found = Steps(
+    found = summary.Steps(
         count=len(chosen),
         time_us=mean,
         spread=float(duration.std() / mean) if len(chosen) > 1 and mean else None,
@@ -538,11 +510,11 @@ def step_summary(analysis: Analysis) -> Steps | None:
     return replace(found, host_us=None, host_work_us=None, recorded_us=float(times.recorded_us[chosen].mean()))
 
 
-def _scope(analysis: Analysis) -> Scope:
+def _scope(analysis: Analysis) -> summary.Scope:
     activity, chosen = analysis.activity, analysis.complete_steps
     numbers = [analysis.step_times.steps[at].number for at in chosen]
-    return Scope(
-        kind=STEPS if chosen else FILE,
+    return summary.Scope(
+        kind=summary.STEPS if chosen else summary.FILE,
         count=len(chosen),
         named=analysis.found_steps.name if chosen else "",
         numbers=_range(numbers),
@@ -559,30 +531,32 @@ def _range(numbers: list[int]) -> str:
     return f"{numbers[0]}-{numbers[-1]}" if whole else ", ".join(map(str, numbers))
 
 
-def _input(analysis: Analysis) -> InputSummary:
+def _input(analysis: Analysis) -> summary.InputSummary:
     table = analysis.trace.table
     steps = step_summary(analysis)
     version = table.metadata.get("pytorch_version") or table.metadata.get("torch_version")
-    return InputSummary(
+    return summary.InputSummary(
         file=table.source,
         events=table.events_total,
         ranks=() if table.rank is None else (table.rank,),
         world_size=table.world_size,
-        window=f"steps {steps.window}" if steps else WHOLE_FILE,
+        window=f"steps {steps.window}" if steps else summary.WHOLE_FILE,
         left_out=steps.left_out if steps else "",
         torch_version=version if isinstance(version, str) else None,
     )
 
 
-def _device(analysis: Analysis) -> DeviceSummary:
+def _device(analysis: Analysis) -> summary.DeviceSummary:
     found, device = analysis.recognition, analysis.device
     if device is None and not _has_gpu(analysis):
-        return DeviceSummary(id=None, label="CPU ops alone", matched_by=NOT_NEEDED, note="times of ops need no device")
+        return summary.DeviceSummary(
+            id=None, label="CPU ops alone", matched_by=summary.NOT_NEEDED, note="times of ops need no device"
+        )
     if device is None:
         recorded = analysis.trace.table.used_device()
         label = (recorded.name if recorded else None) or "unknown device"
-        return DeviceSummary(id=None, label=label, matched_by="none", note=found.note)
-    return DeviceSummary(
+        return summary.DeviceSummary(id=None, label=label, matched_by="none", note=found.note)
+    return summary.DeviceSummary(
         id=found.device.name if found.device is not None else None,
         label=device.label if found.device is not None else " or ".join(found.candidates),
         matched_by=found.how,
@@ -605,22 +579,22 @@ def _recorded_device(analysis: Analysis) -> str:
 _UNITS = {"tflops_s": "TFLOPS/s", "tb_s": "TB/s", "gb_s": "GB/s"}
 
 
-def _roofline_figures(device: HardwareSpec) -> Iterator[SummaryFigure]:
+def _roofline_figures(device: HardwareSpec) -> Iterator[summary.SummaryFigure]:
     """The figures that a roofline of this device rests on, each with its source."""
     for figure in device.figures():
         what, _, key = figure.key.rpartition(".")
         kind, _, unit = key.partition("_")
         if what.split(".")[0] in ("matrix", "vector", "hbm", "link") and (unit in _UNITS or key in _UNITS):
             name = f"{what.replace('.', ' ')} {kind}" if unit in _UNITS else f"{what} peak, one direction"
-            yield SummaryFigure(
+            yield summary.SummaryFigure(
                 what=name, value=figure.value, unit=_UNITS[unit if unit in _UNITS else key], source=figure.source
             )
 
 
-def _busy(analysis: Analysis) -> Busy:
+def _busy(analysis: Analysis) -> summary.Busy:
     timeline, causes = analysis.timeline, analysis.frames[device_timeline.IDLE_CAUSES_TITLE]
     total = timeline.total_ns or 1
-    return Busy(
+    return summary.Busy(
         compute=timeline.computation_ns / total,
         exposed_comm=timeline.exposed_comm_ns / total,
         memcpy=timeline.exposed_memcpy_ns / total,
@@ -634,7 +608,7 @@ def _busy(analysis: Analysis) -> Busy:
     )
 
 
-def _energy(analysis: Analysis, divisor: int, used: Utilization | None) -> EnergyUse | None:
+def _energy(analysis: Analysis, divisor: int, used: summary.Utilization | None) -> summary.EnergyUse | None:
     """None where energies of the device are unknown."""
     energy, total_ns = analysis.energy, analysis.timeline.total_ns
     if energy is None or not total_ns:
@@ -648,25 +622,25 @@ def _energy(analysis: Analysis, divisor: int, used: Utilization | None) -> Energ
     joules = energy.sums(category.code, len(category.texts)).power_w / divisor
     tokens = _engine_tokens(analysis, divisor) if used is None else float(used.tokens)
     names = distinct_rows(category.code, len(category.texts)).tolist()
-    return EnergyUse(
+    return summary.EnergyUse(
         energy_j=total_j, low_j=low_j, high_j=high_j, kernels_j=known_j, idle_j=idle_j, power_w=power_w,
         unknown_work_j=None if total_j is None else max(total_j - known_j - idle_j, 0.0),
         limit_w=limit_w, of_limit=None if power_w is None else power_w / limit_w,
         known_share=float(energy.known_share(everything, np.array([total_ns]), energy.own_ns)[0]),
         constants_of=energy.constants.carried_from or analysis.recognition.candidates[0],
         tokens=tokens, per_token_j=total_j / tokens if total_j is not None and tokens else None,
-        categories=tuple(CategoryEnergy(name=category.texts[at], energy_j=_known(joules[at])) for at in names),
+        categories=tuple(summary.CategoryEnergy(name=category.texts[at], energy_j=_known(joules[at])) for at in names),
     )  # fmt: skip
 
 
-def _measured_power(analysis: Analysis, divisor: int) -> MeasuredPower | None:
+def _measured_power(analysis: Analysis, divisor: int) -> summary.MeasuredPower | None:
     """None where no log was given."""
     log, base_ns = analysis.power_log, analysis.trace.table.base_ns
     if log is None:
         return None
     start, end = analysis.timeline.window[0] + base_ns, analysis.timeline.window[1] + base_ns
     joules, clocks = _known(log.joules(np.array([start]), np.array([end]))[0]), log.clocks(start, end)
-    return MeasuredPower(
+    return summary.MeasuredPower(
         source=log.source,
         samples=int(((log.time_ns >= start) & (log.time_ns <= end)).sum()),
         energy_j=None if joules is None else joules / divisor,
@@ -690,7 +664,7 @@ def _engine_tokens(analysis: Analysis, divisor: int) -> float | None:
     return None if np.isnan(counts).all(axis=1).any() else float(np.nansum(counts)) / divisor or None
 
 
-def _throughput(analysis: Analysis) -> Throughput | None:
+def _throughput(analysis: Analysis) -> summary.Throughput | None:
     """Known matrix FLOPs over the time in which one of the calls that they belong to at least ran, and over the window;
     both of one device, where several are in the file. FLOPs that are an upper bound are left out.
     """
@@ -713,12 +687,12 @@ def _throughput(analysis: Analysis) -> Throughput | None:
 
     def share(rate: pd.Series, of_us: float) -> float | None:
         known = rate.notna()
-        stands_for_all = known.any() and time_us[known].sum() > COMPLETE * of_us
+        stands_for_all = known.any() and time_us[known].sum() > summary.COMPLETE * of_us
         return together * float((mflop / rate)[known].sum() / time_us[known].sum()) if stands_for_all else None
 
     of_peak = share(peak, time_us.sum())
     at_peak_us = (mflop / peak).sum() / len(devices_of(analysis.activity, table)[1])
-    return Throughput(
+    return summary.Throughput(
         tflops_s=together * float(mflop.sum() / time_us.sum()),
         dtype=str(by_spec.idxmax()).removeprefix("matrix_"),
         several=bool(by_spec.max() < ONE_TYPE * by_spec.sum()),
@@ -730,7 +704,7 @@ def _throughput(analysis: Analysis) -> Throughput | None:
     )
 
 
-def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
+def _cannot_answer(analysis: Analysis) -> tuple[summary.Unanswered, ...]:
     table = analysis.trace.table
     no_device = "the device was not recognized" if _has_gpu(analysis) else "no device events were recorded"
     no_steps = f"no ProfilerStep or iteration annotations: {steps_advice(table)}"
@@ -740,5 +714,7 @@ def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
         (len(analysis.step_times) > 0, "time per step", no_steps),
         (analysis.device is not None, "distance from the roofline", no_device),
     )
-    missing = (Unanswered(question=what, because=because) for is_known, what, because in questions if not is_known)
+    missing = (
+        summary.Unanswered(question=what, because=because) for is_known, what, because in questions if not is_known
+    )
     return (*missing, *analysis.missing)
