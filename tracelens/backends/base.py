@@ -436,8 +436,8 @@ class ColumnBatch(ABC):
 
     @property
     def is_repeated(self) -> bool:
-        """Whether rows are calls as benchmarks repeat them, which find in L2 what the call before left there."""
-        return False
+        """Whether rows are calls as benchmarks repeat layers, which find in L2 what the call before left there."""
+        return bool(getattr(self, "as_layer", False))
 
     def power_families(self) -> npt.NDArray[Any]:
         """Per row the family of ``[power]`` in device files, and the library where it is known."""

@@ -21,8 +21,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tracelens.backends.base import Backend, Basis, ColumnBatch, EstimateTable, Floats, System, backend, hbm_peak
+from tracelens.backends.kernels.kernel_costs import EXP_PER_CLOCK
 from tracelens.backends.roofline_and_tile import Roofline
-from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK, AttentionColumns
+from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration

@@ -76,6 +76,8 @@ class PerfModel:
 
     def flops(self) -> int | float | None:
         """Floating-point operations; a fused multiply-add counts as two, as in torch.utils.flop_counter."""
+        if self.engine == "none":
+            return 0
         raise NotImplementedError
 
     def moved(self) -> Moved | None:

@@ -39,9 +39,6 @@ class Collective(PerfModel, Record, frozen=True, kw_only=True):
     dtype: DType | None = DType.BF16
     stride: int = 1
 
-    def flops(self) -> int:
-        return 0
-
     def moved(self) -> None:
         """None: how often an algorithm passes over its buffers is its own."""
         return
@@ -253,9 +250,6 @@ class EPComm(PerfModel, Record, frozen=True, kw_only=True):
     def row_bytes(self) -> int | float | None:
         """Bytes of one token; None when its size or width is unknown."""
         return None if self.hidden is None else total_bytes((self.hidden, self.dtype))
-
-    def flops(self) -> int:
-        return 0
 
     def moved(self) -> None:
         """None: what the exchange reads and writes on its own device depends on its buffers, which are not recorded."""

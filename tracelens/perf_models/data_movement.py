@@ -328,9 +328,6 @@ class Sort(PerfModel, Record, frozen=True, kw_only=True):
     results: int
     dtype: DType | None = DType.FP32
 
-    def flops(self) -> int:
-        return 0
-
     def moved(self) -> Moved:
         return ((prod(self.shape) + self.results, self.dtype), (self.results, DType.INT64))
 

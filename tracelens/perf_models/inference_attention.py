@@ -238,9 +238,6 @@ class CacheWrite(PerfModel, Record, frozen=True, kw_only=True):
     dtype: DType | None
     dtype_cache: DType | Like | None = Like.FIRST
 
-    def flops(self) -> int:
-        return 0
-
     def moved(self) -> Moved:
         return ((self.elements, self.dtype), (self.elements, self.dtype_cache))
 
@@ -553,9 +550,6 @@ class TopKRows(PerfModel, Record, frozen=True, kw_only=True):
     ratio: int = 1
     ranks: int = 1
     dtype: DType | None = DType.FP32
-
-    def flops(self) -> int:
-        return 0
 
     def moved(self) -> Moved:
         scores = _share(self.b * visible_rows(self.s_q, self.s_kv, self.ratio), self.ranks)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends.base import OUTPUT_BYTES, PRICED, Basis, Chip, ColumnBatch, Floats, Priced, pricer
-from tracelens.backends.kernels.kernel_costs import KernelColumns, KernelTable
+from tracelens.backends.kernels.kernel_costs import EXP_PER_CLOCK, KernelColumns, KernelTable
 from tracelens.backends.kernels.tile_model_kernels import GDN, KDA
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
@@ -32,8 +32,6 @@ from tracelens.perf_models.sdpa import AttentionRequests
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 
-#: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.
-EXP_PER_CLOCK = 16
 #: Gradient kernels hold 128 keys per work-group.
 KEYS_PER_GRADIENT_GROUP = 128
 DQ_READ_MODIFY_WRITE_BYTES = 8
@@ -164,11 +162,6 @@ class AttentionColumns(ColumnBatch):
         new = self.q_heads * (self.d_qk + self.d_v) + self.kv_heads * self.cache_width
         read = self.width_bytes * cached * self.kv_heads * self.cache_width
         return self.b * (OUTPUT_BYTES * self.s * new + read)
-
-    @property
-    def is_repeated(self) -> bool:
-        """A layer's are."""
-        return self.as_layer
 
     def power_families(self) -> npt.NDArray[Any]:
         """Decoding, or prompts."""

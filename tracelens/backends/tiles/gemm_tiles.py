@@ -35,12 +35,11 @@ QUANTIZED_PER_PASS = 2048
 FURTHER_PASS = 0.6
 SMALL_HOST_ROWS = 24
 HOST_ROW_ALIGNMENT = 4
-SCALE_BLOCK = 128
 SMALLEST_BLOCKED_N = 64
 #: Heights of tiles that any kernel has.
 TILE_ROWS = (16, 32, 64, 128, 192, 256)
-#: Elements that share a scale where a recorded FP8 product is block-scaled, and in the MX format.
-_SCALE_BLOCK, _MX_BLOCK = 128, 32
+#: Elements that share a scale where an FP8 product is block-scaled, and in the MX format.
+SCALE_BLOCK, _MX_BLOCK = 128, 32
 #: Time of MXFP8 products over that of FP8 ones with a scale per tensor, where nobody fitted them: a layer's twelve on
 #: B300 (TransformerEngine docs/examples/gemm_profiling/gemm_profiling.rst at 8f2e635, pre-quantized).
 MXFP8_LONGER = 7.161 / 6.812
@@ -149,11 +148,6 @@ class GEMMColumns(ColumnBatch):
         m, n, k, b, groups = np.array([product[:5] for product in products], dtype=np.float64).T.copy()
         return replace(cls.of(precision, m, n, k, b, groups), b_width=b_width)
 
-    @property
-    def is_repeated(self) -> bool:
-        """A layer's are."""
-        return self.as_layer
-
     def measured_as(self, device: HardwareSpec) -> Basis:
         """The constants' row, or AMD's tuned kernels."""
         if self._tuned(device) is not None:
@@ -248,7 +242,7 @@ def _scaled_fp8(model: GEMM) -> str:
         return "fp8"
     if model.scale_elements * _MX_BLOCK >= b * k * (m + n) > 0:
         return "mxfp8"
-    return "fp8_block" if model.scale_elements >= b * m * k / _SCALE_BLOCK > 0 else "fp8"
+    return "fp8_block" if model.scale_elements >= b * m * k / SCALE_BLOCK > 0 else "fp8"
 
 
 def _constants(device: HardwareSpec, which: str, *, exact: bool = False) -> Calibration | None:
@@ -407,11 +401,6 @@ class MoEColumns(ColumnBatch):
         """Weights of the active experts, this rank's rows read, as many written."""
         weights = self.active * self.hidden * self.ffn * (2 + self.gated) * self.width_bytes
         return weights + 2 * OUTPUT_BYTES * np.minimum(self.rows, self.tokens) * self.hidden
-
-    @property
-    def is_repeated(self) -> bool:
-        """A layer's are."""
-        return self.as_layer
 
     def measured_as(self, device: HardwareSpec) -> Basis:
         """The constants' row."""
