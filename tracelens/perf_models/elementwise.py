@@ -304,6 +304,8 @@ POINTWISE_OPS = (
     bind(pointwise, "aten::where", leaf_only=True, reads=(0, 1, 2), typed_by=(1, 2)),
     # (x, mask, value)
     bind(pointwise, *aten("masked_fill", "", "_"), leaf_only=True, reads=(0, 1), typed_by=(0,), flops=0),
+    # (grad, mask, scale)
+    bind(pointwise, *aten("native_dropout_backward _masked_scale"), leaf_only=True, reads=(0, 1), typed_by=(0,)),
     # x + value * a * b, a + weight * (b - a): three operations per element
     bind(pointwise, *aten("addcmul addcdiv lerp", "", "_"), leaf_only=True, reads=(0, 1, 2), flops=3),
     # The element-by-element part, two operations; the reduction that follows is an op of its own.
@@ -377,14 +379,6 @@ def _dropout(op: OpSignature) -> Elementwise:
     mask = Operand(shape=read.shape, dtype=DType.BOOL)
     written = Operand(shape=read.shape, dtype=read.dtype)
     return Elementwise(shape=read.shape, inputs=(read,), outputs=(written, mask), flops_per_element=1)
-
-
-@traced_as("aten::native_dropout_backward", "aten::_masked_scale", leaf_only=True)
-def _dropout_backward(op: OpSignature) -> Elementwise:
-    """(grad, mask, scale): keeps the gradient's type."""
-    read, mask = operand(op, 0), operand(op, 1)
-    written = Operand(shape=read.shape, dtype=read.dtype)
-    return Elementwise(shape=read.shape, inputs=(read, mask), outputs=(written,), flops_per_element=1)
 
 
 @traced_as("aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d",

@@ -10,9 +10,9 @@ from math import prod
 from typing import Any, ClassVar
 
 from tracelens.errors import SignatureError
-from tracelens.perf_models.base import Like, Moved, PerfModel, resolved, traced_as, traced_name
+from tracelens.perf_models.base import Like, Moved, PerfModel, bind, resolved, traced_as, traced_name
 from tracelens.perf_models.data_movement import Movement
-from tracelens.perf_models.elementwise import MX_GROUP, GroupQuant, quantized
+from tracelens.perf_models.elementwise import MX_GROUP, quantized
 from tracelens.perf_models.gemm import Product, product_flops, widened
 from tracelens.perf_models.surroundings import InnerOp
 from tracelens.types.dtypes import DType
@@ -449,16 +449,12 @@ def _product(op: OpSignature) -> MoEUp | MoEDown:
     )
 
 
-@traced_as(_QUANTIZE)
-def _quantize(op: OpSignature) -> GroupQuant:
-    """(x, result, scales)."""
-    return quantized(op, 0, out=1, scale=2)
-
-
-@traced_as(_ROUTE)
-def _route(op: OpSignature) -> MoEAux:
-    """(logits or chosen experts, places)."""
-    return all_operands(op)
+HELPERS = (
+    # (x, result, scales)
+    bind(quantized, _QUANTIZE, x=0, out=1, scale=2),
+    # (logits or chosen experts, places)
+    bind(all_operands, _ROUTE),
+)
 
 
 @traced_as(_FINALIZE, category=MoEAux.category)
