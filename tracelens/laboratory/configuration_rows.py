@@ -21,19 +21,10 @@ import pandas as pd
 from tracelens.backends import System
 from tracelens.backends.base import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.files import data_table
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
-from tracelens.files.data_table import (
-    FIRST_ROW,
-    Headings,
-    Number,
-    is_blank,
-    is_file_name,
-    is_unsaid,
-    number,
-    read_table,
-    shown,
-)
+from tracelens.files.data_table import Headings, Number, is_blank
 from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware.power import power_constants
 from tracelens.predict.serving import engines
@@ -165,8 +156,10 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
     for column in ("model_path", "system"):
         if not _name(row, column):
             raise UsageError(f"{where}{column} is empty")
-    if is_file_name(_name(row, "system")):
-        raise UsageError(f"{where}system must name a device or a cluster, not a file: {shown(row['system'])}")
+    if data_table.is_file_name(_name(row, "system")):
+        raise UsageError(
+            f"{where}system must name a device or a cluster, not a file: {data_table.shown(row['system'])}"
+        )
     whole = functools.partial(_whole, row, where)
     pools = _pools(row, where, whole)
     batch = next((name for name in ("concurrency", "batch_in_flight", "batch_size") if not is_blank(row.get(name))), "")
@@ -254,12 +247,12 @@ def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
     for heading in HEADINGS.first(row):
         name, cell = HEADINGS.name(heading), row[heading]
         if isinstance(cell, str):
-            cell = None if is_unsaid(cell) else number(cell) if name in _COUNTS else cell
+            cell = None if data_table.is_unsaid(cell) else data_table.number(cell) if name in _COUNTS else cell
         if is_blank(made.get(name)):
             made[name] = cell
     lengths = _LENGTHS.fullmatch(_name(made, "lengths"))
     if lengths and is_blank(made.get("isl")):
-        made["isl"], made["osl"] = number(lengths[1]), number(lengths[2])
+        made["isl"], made["osl"] = data_table.number(lengths[1]), data_table.number(lengths[2])
     counted = _COUNTED.search(_name(made, "system"))
     if counted and is_blank(made.get("n_gpus")):
         made["n_gpus"] = counted[1] or counted[2]
@@ -547,7 +540,7 @@ def _steps_of_batch(point: ServingPoint, cost: StepCost) -> tuple[Mix, Mix, floa
 
 def read_points(path: Path) -> pd.DataFrame:
     """The rows of a CSV file. InputError where columns are missing."""
-    frame = read_table(path)
+    frame = data_table.read_table(path)
     columns = {HEADINGS.name(name) for name in frame.columns}
     columns |= {"isl", "osl"} if "lengths" in columns else set()
     if {"batch_in_flight", "osl_actual_mean"} <= columns:
@@ -564,7 +557,7 @@ def estimated(
     """An estimate per row, in order."""
     simulator = PointSimulator(engine, backend=backend, engine_named=engine_named)
     points: list[ServingPoint | str] = []
-    for place, row in enumerate(rows, FIRST_ROW):
+    for place, row in enumerate(rows, data_table.FIRST_ROW):
         try:
             points.append(point_of(row, f"row {place}: "))
         except (UsageError, InputError) as error:

@@ -25,19 +25,9 @@ from tracelens.files.data_table import is_file_name, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.estimation import table_kinds
 from tracelens.predict.estimation.communication import estimate_collectives, estimate_exchanges, require_columns
-from tracelens.predict.estimation.table_kinds import (
-    KINDS,
-    LIBRARIES,
-    TableKind,
-    batches,
-    evenly,
-    group_rows,
-    kernel_size_faults,
-    size_faults,
-    with_power,
-    with_sizes,
-)
+from tracelens.predict.estimation.table_kinds import KINDS, LIBRARIES, TableKind
 from tracelens.types.dtypes import DType, Precision
 from tracelens.types.records import Record
 
@@ -114,7 +104,7 @@ def estimate(
     kernels = kernel_table(what)
     columns = priced(what, table, asked) if kernels is None else _kernels(kernels, table, asked)
     found = table.assign(**{name: columns[name] for name in ("time_us", *_SAID[:3], "error_percent", "reason")})
-    return with_power(found, columns)
+    return table_kinds.with_power(found, columns)
 
 
 def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, Column]:
@@ -125,8 +115,8 @@ def priced(what: str, table: pd.DataFrame, asked: Asked) -> dict[str, Column]:
     if asked.library is not None and "framework" not in given:
         given = given.assign(framework=asked.library)
     columns = _empty(len(table))
-    columns["reason"][:] = size_faults(given, kind)
-    usable, sized = columns["reason"] == "", with_sizes(given, kind)
+    columns["reason"][:] = table_kinds.size_faults(given, kind)
+    usable, sized = columns["reason"] == "", table_kinds.with_sizes(given, kind)
     apart = (*kind.apart, "framework")
     names, types, like = (
         _words(given, column, usual) for column, usual in (("device", ""), (kind.dtype, "bf16"), (apart, ""))
@@ -230,7 +220,7 @@ def _kernels(kernels: KernelTable, table: pd.DataFrame, asked: Asked) -> dict[st
         raise UsageError("the table has no column 'device': name one with --device")
     given, backend = table.reset_index(drop=True), chain(asked.backend)
     columns, names = _empty(len(table)), _words(given, "device", "")
-    columns["reason"][:] = kernel_size_faults(kernels, given)
+    columns["reason"][:] = table_kinds.kernel_size_faults(kernels, given)
     usable = columns["reason"] == ""
     for name in dict.fromkeys(names.tolist()):
         at, spec = np.flatnonzero(usable & (names == name)), _device(name, asked.device)
@@ -238,7 +228,7 @@ def _kernels(kernels: KernelTable, table: pd.DataFrame, asked: Asked) -> dict[st
             columns["reason"][at] = "no device of that name"
             continue
         system = asked.system(spec)
-        for rows, batch in batches(kernels, given, at, asked.library):
+        for rows, batch in table_kinds.batches(kernels, given, at, asked.library):
             lacked = kernels.lacks(dict(batch.case), system.device)
             if lacked is not None:
                 columns["reason"][rows] = lacked
@@ -414,9 +404,9 @@ def _grouped_gemms(sizes: Mapping[str, Any]) -> _Named:
     if sizes.get("rows") is None:
         m, groups = _size(sizes, "m", "groups")
         given: Mapping[str, object] = {"m": m, "groups": groups}
-        rows = evenly(m, groups)
+        rows = table_kinds.evenly(m, groups)
     else:
-        given, rows = {"rows": str(sizes["rows"])}, group_rows(str(sizes["rows"]))
+        given, rows = {"rows": str(sizes["rows"])}, table_kinds.group_rows(str(sizes["rows"]))
     if not sizes.get("backward"):
         return [("grouped gemm", "grouped-gemm", {"n": n, "k": k, **given})]
     # The weights' gradient sums over each group's own rows: one product per group, priced at the mean.

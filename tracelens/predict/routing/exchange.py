@@ -23,20 +23,9 @@ from tracelens.predict.network.ports import Exchange, Ports, PortTimes, bottlene
 from tracelens.predict.network.topology import Group, Topology
 from tracelens.predict.network.traffic import Copies, Payload, Traffic, imbalance
 from tracelens.predict.routing.config import Dispatch
+from tracelens.predict.workload import token_routing
 from tracelens.predict.workload.expert_placement import Placement, eplb
-from tracelens.predict.workload.token_routing import (
-    UNIFORM,
-    RoutingTable,
-    Skew,
-    apportion,
-    check_shape,
-    drifting_weights,
-    from_counts,
-    read_routing,
-    route_group_limited,
-    sample,
-    with_capacity,
-)
+from tracelens.predict.workload.token_routing import UNIFORM, RoutingTable, Skew
 from tracelens.predict.workload.token_routing import route as draw
 from tracelens.trace.table import Kind
 from tracelens.types.dtypes import DType
@@ -97,12 +86,16 @@ class Routing(Record, frozen=True, kw_only=True):
             # the contiguous experts of a rank share evenly what the trace's rank sent to it
             split = recorded_split(self.file, ranks=self.ranks)
             weights = split[Placement.contiguous(self.experts, self.ranks).rank_of_slot]
-            counts = apportion(weights, total=self.tokens * self.topk, most=self.tokens)
-            table = RoutingTable.of_choices(from_counts(counts, tokens=self.tokens, seed=self.seed), self.ranks)
+            counts = token_routing.apportion(weights, total=self.tokens * self.topk, most=self.tokens)
+            table = RoutingTable.of_choices(
+                token_routing.from_counts(counts, tokens=self.tokens, seed=self.seed), self.ranks
+            )
         elif self.file is not None:
-            table = RoutingTable.of_choices(read_routing(self.file, topk=self.topk, seed=self.seed)[0], self.ranks)
+            table = RoutingTable.of_choices(
+                token_routing.read_routing(self.file, topk=self.topk, seed=self.seed)[0], self.ranks
+            )
         elif self.groups is not None:
-            check_shape(tokens=self.tokens, experts=self.experts, topk=self.topk)
+            token_routing.check_shape(tokens=self.tokens, experts=self.experts, topk=self.topk)
             chosen = self.gated(self.skew.weights(self.experts, self.seed), self.seed)
             table = RoutingTable.of_choices(chosen, self.ranks)
         else:
@@ -127,7 +120,7 @@ class Routing(Record, frozen=True, kw_only=True):
             for layer, part in enumerate(np.split(chosen, layers)):
                 yield 0, layer, RoutingTable.of_choices(part, self.ranks)
             return
-        drawn = drifting_weights(
+        drawn = token_routing.drifting_weights(
             self.skew, experts=self.experts, layers=layers, steps=steps, drift=drift, seed=self.seed
         )
         for step, layer, weights in drawn:
@@ -135,13 +128,13 @@ class Routing(Record, frozen=True, kw_only=True):
             if self.groups is not None:
                 chosen = self.gated(weights, seed)
             else:
-                chosen = sample(weights, tokens=self.tokens, topk=self.topk, seed=seed)
+                chosen = token_routing.sample(weights, tokens=self.tokens, topk=self.topk, seed=seed)
             yield step, layer, RoutingTable.of_choices(self._kept(chosen), self.ranks)
 
     def gated(self, weights: NDArray[np.float64], seed: int) -> NDArray[np.integer[Any]]:
         """Group-limited choices under ``weights``."""
         groups = self.groups or 1
-        return route_group_limited(
+        return token_routing.route_group_limited(
             weights,
             tokens=self.tokens,
             topk=self.topk,
@@ -153,7 +146,7 @@ class Routing(Record, frozen=True, kw_only=True):
     def _kept(self, chosen: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
         if self.capacity is None:
             return chosen
-        return with_capacity(chosen, experts=self.experts, factor=self.capacity)
+        return token_routing.with_capacity(chosen, experts=self.experts, factor=self.capacity)
 
 
 #: Version of the JSON document.

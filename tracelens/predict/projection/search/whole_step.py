@@ -29,7 +29,7 @@ from tracelens.predict.projection.chunk_timing import exposed_share
 from tracelens.predict.projection.overheads import PLAIN, LayerCosts, Software, backend_of, completed
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, hop_us
 from tracelens.predict.projection.projection_options import Strategy
-from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible
+from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible, pipeline_time
 from tracelens.predict.projection.search.layer_times import (
     PARTS,
     REPEATED,
@@ -38,17 +38,7 @@ from tracelens.predict.projection.search.layer_times import (
     StepOperations,
     layer_times,
 )
-from tracelens.predict.projection.search.pipeline_time import (
-    Floats,
-    KindCosts,
-    StageType,
-    ends_us,
-    in_turn,
-    pass_us,
-    pipeline_us,
-    stage_types,
-    under_way,
-)
+from tracelens.predict.projection.search.pipeline_time import Floats, StageType
 from tracelens.predict.projection.search.space import RECOMPUTE, Ints, Space, Splits, distinct, placed
 from tracelens.predict.workload import memory, rank_ops
 from tracelens.predict.workload.blocks import block_types
@@ -186,7 +176,9 @@ class CorrectedRules:
         times, first = self._times(one, global_batch)
         whole = {name: float(value[0]) for name, value in times.items()}
         parallel = self.parallel(one, 0, global_batch=global_batch)
-        stage = next(s for s in stage_types(self.model, parallel.pp, parallel.vpp) if s.ranks[0] == first[0])
+        stage = next(
+            s for s in pipeline_time.stage_types(self.model, parallel.pp, parallel.vpp) if s.ranks[0] == first[0]
+        )
         layers = self.layers(parallel)
         explanation = StepOperations(
             model=self.model,
@@ -198,7 +190,8 @@ class CorrectedRules:
         )
         rows: list[dict[str, Any]] = []
         again = 0.0
-        kept = under_way(one, stage, one.micro_batches(global_batch), self._activations(one)[0])[0].tolist()
+        passes, kept_bytes = one.micro_batches(global_batch), self._activations(one)[0]
+        kept = pipeline_time.under_way(one, stage, passes, kept_bytes)[0].tolist()
         for (kind, blocks), count, held in zip(layers.items(), stage.layers.tolist(), kept, strict=True):
             made = list(explanation.rows(kind, blocks, count, held))
             repeated = sum(row["forward_s"] for row in made if not row["op"].endswith(rank_ops.COPIED))
@@ -360,7 +353,7 @@ class CorrectedRules:
         for i, index in enumerate(first):
             yield (
                 order[edges[i] : edges[i + 1]],
-                stage_types(self.model, int(splits.pp[index]), int(splits.vpp[index])),
+                pipeline_time.stage_types(self.model, int(splits.pp[index]), int(splits.vpp[index])),
             )
 
     def _stage_memory(
@@ -375,7 +368,7 @@ class CorrectedRules:
             "weights": states.weights + gathered,
             "gradients": states.gradients,
             "optimizer": states.optimizer,
-            "activations": (kept * under_way(s, stage, s.micro_batches(global_batch), kept)).sum(axis=1)
+            "activations": (kept * pipeline_time.under_way(s, stage, s.micro_batches(global_batch), kept)).sum(axis=1)
             + (working * present).max(axis=1),
             "logits": logits if stage.layers[-1] else 0.0 * logits,
         }
@@ -505,10 +498,10 @@ class CorrectedRules:
         passes = part.micro_batches(global_batch).astype(float)
         parts = self._parts_us(part, costs.layers, at)
         whole = np.array([[sum(parts[name, k, phase] for name in NAMED) for k in kinds] for phase in (0, 1)])
-        layers = KindCosts(whole, self._launch_us(costs.layers, part, at), costs.gather, costs.scatter)
+        layers = pipeline_time.KindCosts(whole, self._launch_us(costs.layers, part, at), costs.gather, costs.scatter)
         chunks = dict.fromkeys(itertools.chain.from_iterable(stage.chunks for stage in types))
-        passes_us = {chunk: pass_us(part, chunk, layers) for chunk in chunks}
-        held_us = [in_turn([passes_us[chunk] for chunk in stage.chunks]) for stage in types]
+        passes_us = {chunk: pipeline_time.pass_us(part, chunk, layers) for chunk in chunks}
+        held_us = [pipeline_time.in_turn([passes_us[chunk] for chunk in stage.chunks]) for stage in types]
         each = np.stack([ranks.whole.sum(axis=0) for ranks in held_us])
         busiest, longest, rows = each.argmax(axis=0), each.max(axis=0), np.arange(len(part))
         host, beside = (
@@ -519,8 +512,8 @@ class CorrectedRules:
         result = {
             name: passes * sum(held[:, k] * (parts[name, k, 0] + parts[name, k, 1]) for k in kinds) for name in NAMED
         }
-        ran, hops = pipeline_us(types, passes_us, hop=costs.hop, micro_batches=passes)
-        replicas = ends_us(part, types, layers, passes_us, hop=costs.hop, micro_batches=passes)
+        ran, hops = pipeline_time.pipeline_us(types, passes_us, hop=costs.hop, micro_batches=passes)
+        replicas = pipeline_time.ends_us(part, types, layers, passes_us, hop=costs.hop, micro_batches=passes)
         together = ran + replicas + costs.optimizer
         lost = self.software_in(0).scale_loss_us(together, part.gpus)
         return {

@@ -9,22 +9,7 @@ from typing import Any
 import msgspec
 
 from tracelens.errors import InputError
-from tracelens.predict.workload.blocks import (
-    ATTENTION,
-    BLOCK_SPARSE_ATTENTION,
-    CHUNKED_ATTENTION,
-    COMPRESSED_ATTENTION,
-    GATED_DELTA_NET,
-    KIMI_DELTA_ATTENTION,
-    LIGHTNING_ATTENTION,
-    MAMBA,
-    MLP,
-    MOE,
-    SHORT_CONVOLUTION,
-    SINGLE_LINEAR,
-    SPARSE_LATENT_ATTENTION,
-    WINDOWED_ATTENTION,
-)
+from tracelens.predict.workload import blocks
 from tracelens.predict.workload.blocks.state_mixers import Convolution
 from tracelens.predict.workload.huggingface.keys import Family, Keys
 from tracelens.predict.workload.model_shape import CompressedAttention, Indexer, LatentAttention, LinearHeads, Mamba
@@ -54,10 +39,13 @@ def feed_forwards(keys: Keys, layers: int, has_experts: bool, hidden: int) -> tu
     if not has_experts:
         if not ffn:
             keys.missing.append("intermediate_size")
-        return [Channel(MLP.letter)] * layers, ffn
+        return [Channel(blocks.MLP.letter)] * layers, ffn
     sparse = _sparse_layers(keys, layers)
     both = keys.flag("enable_moe_block", False)
-    letters = [(MLP.letter + MOE.letter if both else MOE.letter) if each else MLP.letter for each in sparse]
+    letters = [
+        (blocks.MLP.letter + blocks.MOE.letter if both else blocks.MOE.letter) if each else blocks.MLP.letter
+        for each in sparse
+    ]
     return [Channel(letter) for letter in letters], ffn
 
 
@@ -102,13 +90,13 @@ def _searched_feed_forward(keys: Keys, given: dict[str, Any], hidden: int) -> Ch
     if given.get("no_op"):
         return Channel("")
     if given.get("replace_with_linear"):
-        return Channel(SINGLE_LINEAR.letter)
+        return Channel(blocks.SINGLE_LINEAR.letter)
     width, ratio = given.get("intermediate_size"), given.get("ffn_mult")
     if width is None and isinstance(ratio, int | float) and not isinstance(ratio, bool) and 0 < ratio < _WIDTH_STEP:
         width = math.ceil(int(2 * ratio * hidden / 3) / _WIDTH_STEP) * _WIDTH_STEP
     if not isinstance(width, int) or width <= 0:
         raise InputError(f"{keys.file}: block_configs has a feed-forward without a width: {given!r}")
-    return Channel(MLP.letter, {"ffn": width})
+    return Channel(blocks.MLP.letter, {"ffn": width})
 
 
 #: Qwen2's and Qwen3's default of ``max_window_layers``: as many layers attend everything, those after it a window.
@@ -157,7 +145,7 @@ def mixers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> li
     if keys.whole("mamba_d_ssm"):
         shape["mamba"] = _mamba(keys)
         keys.get("attn_layer_indices", "mamba_use_mlp")
-        return [replace(full, beside=MAMBA.letter)] * layers
+        return [replace(full, beside=blocks.MAMBA.letter)] * layers
     linear = (
         _state_space_layers(keys, layers, shape)
         or _convolutions(keys, layers, shape)
@@ -186,7 +174,7 @@ def _full_attention(keys: Keys, shape: dict[str, Any]) -> Mixer:
     selected = keys.whole("index_topk")
     if selected and shape["latent_attention"] is not None:
         shape["indexer"] = _indexer(keys)
-        return Mixer(SPARSE_LATENT_ATTENTION.letter)
+        return Mixer(blocks.SPARSE_LATENT_ATTENTION.letter)
     if selected:
         raise InputError(f"{keys.file}: index_topk without kv_lora_rank is not supported")
     changes: dict[str, Any] = {}
@@ -197,7 +185,7 @@ def _full_attention(keys: Keys, shape: dict[str, Any]) -> Mixer:
         changes["kv_heads"] = heads
     if keys.flag("attention_k_eq_v", False):
         changes["key_is_value"] = True
-    return Mixer(ATTENTION.letter, changes)
+    return Mixer(blocks.ATTENTION.letter, changes)
 
 
 def _state_space_layers(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer | None] | None:
@@ -207,10 +195,10 @@ def _state_space_layers(keys: Keys, layers: int, shape: dict[str, Any]) -> list[
         return None
     shape["mamba"] = _mamba(keys)
     if attention:
-        return [None if i in attention else Mixer(MAMBA.letter) for i in range(layers)]
+        return [None if i in attention else Mixer(blocks.MAMBA.letter) for i in range(layers)]
     _check_length(keys, "layer_types", kinds, layers)
     _check_kinds(keys, kinds, ("mamba", "attention", "full_attention"))
-    return [Mixer(MAMBA.letter) if kind == "mamba" else None for kind in kinds]
+    return [Mixer(blocks.MAMBA.letter) if kind == "mamba" else None for kind in kinds]
 
 
 def _convolutions(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer | None] | None:
@@ -228,7 +216,7 @@ def _convolutions(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer 
     keys.get("conv_dim", "conv_dim_out", "block_dim", "num_heads", "conv_use_xavier_init")
     own = Convolution(channels=shape["hidden"], width=width, bias=keys.flag("conv_bias", False))
     shape["block_figures"] = (("short_convolution", own),)
-    return [None if i in attention else Mixer(SHORT_CONVOLUTION.letter) for i in range(layers)]
+    return [None if i in attention else Mixer(blocks.SHORT_CONVOLUTION.letter) for i in range(layers)]
 
 
 def _mamba(keys: Keys) -> Mamba:
@@ -251,7 +239,7 @@ def _linear_layers(keys: Keys, family: Family, layers: int, shape: dict[str, Any
     if listed and not all(listed) and family.linear == "lightning":
         heads, d = shape["q_heads"], shape["head_dim"]
         shape["linear"] = LinearHeads(k_heads=heads, v_heads=heads, d_k=d, d_v=d)
-        return [None if each else Mixer(LIGHTNING_ATTENTION.letter) for each in listed]
+        return [None if each else Mixer(blocks.LIGHTNING_ATTENTION.letter) for each in listed]
     if listed and not all(listed):
         raise InputError(f"{keys.file}: attn_type_list has a kind of attention that is not known")
     return None
@@ -268,7 +256,7 @@ def _delta(keys: Keys, kinds: list[str], layers: int, shape: dict[str, Any]) -> 
     is_linear = [kind == "linear_attention" for kind in kinds] or [(i + 1) % every != 0 for i in range(layers)]
     _check_length(keys, "layer_types", is_linear, layers)
     _check_kinds(keys, kinds, ("linear_attention", "full_attention"))
-    return [Mixer(GATED_DELTA_NET.letter) if each else None for each in is_linear]
+    return [Mixer(blocks.GATED_DELTA_NET.letter) if each else None for each in is_linear]
 
 
 def _kimi(config: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer | None]:
@@ -281,7 +269,7 @@ def _kimi(config: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer | None
     gate_rank = 0 if config.flag("use_full_rank_gate", False) else d
     conv = config.needed("short_conv_kernel_size")
     shape["linear"] = LinearHeads(k_heads=heads, v_heads=heads, d_k=d, d_v=d, conv=conv, gate_rank=gate_rank)
-    return [Mixer(KIMI_DELTA_ATTENTION.letter) if i + 1 in linear else None for i in range(layers)]
+    return [Mixer(blocks.KIMI_DELTA_ATTENTION.letter) if i + 1 in linear else None for i in range(layers)]
 
 
 def _block_sparse(sparse: Keys, layers: int, shape: dict[str, Any], full: Mixer) -> list[Mixer]:
@@ -290,7 +278,7 @@ def _block_sparse(sparse: Keys, layers: int, shape: dict[str, Any], full: Mixer)
         block="sparse_block_size",
     ))  # fmt: skip
     frequency = sparse.per_layer("sparse_attention_freq", layers) or [1] * layers
-    selected = replace(full, letter=BLOCK_SPARSE_ATTENTION.letter)
+    selected = replace(full, letter=blocks.BLOCK_SPARSE_ATTENTION.letter)
     return [selected if each else full for each in frequency]
 
 
@@ -307,7 +295,7 @@ def _compressed(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer]:
     made = (
         replace(own, ratio=r, overlap=is_small, selects=is_small) for r, is_small in zip(ratios, small, strict=True)
     )
-    return [Mixer(COMPRESSED_ATTENTION.letter, {"compressed": each}) for each in made]
+    return [Mixer(blocks.COMPRESSED_ATTENTION.letter, {"compressed": each}) for each in made]
 
 
 def _indexer(keys: Keys) -> Indexer:
@@ -325,9 +313,9 @@ def _windows(keys: Keys, family: Family, layers: int, shape: dict[str, Any], ful
         kinds = _default_kinds(keys, family, layers, window) if chunk is None else _chunked_kinds(keys, family, layers)
     of = dict.fromkeys((_FULL, "attention", _NEAR, _CHUNKED), full)
     if window is not None and _NEAR in kinds:
-        shape["window"], of[_NEAR] = window, Mixer(WINDOWED_ATTENTION.letter, windowed)
+        shape["window"], of[_NEAR] = window, Mixer(blocks.WINDOWED_ATTENTION.letter, windowed)
     if chunk is not None and _CHUNKED in kinds:
-        shape["chunk"], of[_CHUNKED] = chunk, Mixer(CHUNKED_ATTENTION.letter)
+        shape["chunk"], of[_CHUNKED] = chunk, Mixer(blocks.CHUNKED_ATTENTION.letter)
     return [of[kind] for kind in kinds]
 
 
@@ -389,15 +377,15 @@ def _searched_mixer(given: dict[str, Any], shape: dict[str, Any]) -> Mixer:
     if given.get("no_op"):
         return Mixer("")
     if given.get("replace_with_linear"):
-        return Mixer(SINGLE_LINEAR.letter)
+        return Mixer(blocks.SINGLE_LINEAR.letter)
     per_group, shared = given.get("n_heads_in_group"), given.get("num_key_value_heads")
     if isinstance(per_group, int) and per_group > 0:
         shared = shape["q_heads"] // per_group
     changes: dict[str, Any] = {} if not isinstance(shared, int) or not shared else {"kv_heads": shared}
     window = given.get("window_length")
     if isinstance(window, int) and window > 0:
-        return Mixer(WINDOWED_ATTENTION.letter, changes | {"window": window})
-    return Mixer(ATTENTION.letter, changes)
+        return Mixer(blocks.WINDOWED_ATTENTION.letter, changes | {"window": window})
+    return Mixer(blocks.ATTENTION.letter, changes)
 
 
 def _check_length(keys: Keys, name: str, values: list[Any], layers: int) -> None:
