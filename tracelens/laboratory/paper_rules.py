@@ -26,7 +26,7 @@ from tracelens.errors import UsageError
 from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, paper_shape, paper_system
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
-from tracelens.predict.projection.search.space import Columns, Shape, distinct
+from tracelens.predict.projection.search.space import AlignedColumns, Shape, distinct
 from tracelens.types.records import Record
 
 Floats = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ OPTIMIZER_BYTES_PER_WEIGHT_BYTE = 6  # 12 bytes of state per 2-byte weight
 LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
 
 
-class LayerCost(Columns, frozen=True, kw_only=True, eq=False):
+class LayerCost(AlignedColumns, frozen=True, kw_only=True, eq=False):
     """One layer on one device, forward and backward; arrays over distinct (m1, m2, micro-batch, blocks, placement).
 
     ``weights_gb`` and ``stored_gb`` (activations kept for the backward pass); ``transfer_gb`` goes to the next stage.

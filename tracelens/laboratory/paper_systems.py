@@ -30,23 +30,9 @@ from tracelens.hardware.device_figures import Hbm, Link
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.predict.network.topology import Protocol, Rates, Tier, TierLink, Topology
 from tracelens.predict.projection.projection_options import Strategy
-from tracelens.predict.projection.search.space import (
-    MIN_SHARD,
-    Columns,
-    Ints,
-    Shape,
-    divisors,
-    given_shape,
-    summa_blocks,
-)
-from tracelens.predict.projection.search.systems import (
-    AS_THEY_ARE,
-    Figures,
-    first_rate,
-    load_model,
-    scaled,
-    with_figures,
-)
+from tracelens.predict.projection.search import space, systems
+from tracelens.predict.projection.search.space import AlignedColumns, Ints, Shape
+from tracelens.predict.projection.search.systems import AS_THEY_ARE, Figures
 from tracelens.predict.workload.blocks import DENSE_LAYER
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
@@ -177,7 +163,7 @@ def load_system(name: str, figures: Figures = AS_THEY_ARE) -> System:
     base, domain = _split(name)
     if domain is None:
         try:
-            return with_figures(System.load(name), figures)
+            return systems.with_figures(System.load(name), figures)
         except UsageError:
             if base not in system_names():
                 raise
@@ -186,7 +172,7 @@ def load_system(name: str, figures: Figures = AS_THEY_ARE) -> System:
         scale = changed.matrix_tflops_s / own.matrix_tflops_s * own.hbm_gb_s / changed.hbm_gb_s
         system = _from_paper(changed)
         return replace(system, device=replace(system.device, on_chip_scale=scale))
-    return with_figures(System.load(base), replace(figures, nvs=figures.nvs or domain))
+    return systems.with_figures(System.load(base), replace(figures, nvs=figures.nvs or domain))
 
 
 def _is_file_of_paper(name: str) -> bool:
@@ -224,7 +210,7 @@ def _from_paper(paper: PaperSystem) -> System:
         )
     like = HardwareSpec.load(_LIKE[paper.name])
     device = replace(
-        scaled(like, paper.matrix_tflops_s),
+        systems.scaled(like, paper.matrix_tflops_s),
         name=f"{paper.name.lower()}-of-the-paper",
         label=f"{paper.name} of arXiv 2410.00273",
         aliases=(),
@@ -264,8 +250,8 @@ def _link(tier: LinkTier) -> TierLink:
 
 def _as_paper(system: System) -> PaperSystem:
     device, topology = system.device, system.topology
-    matrix = first_rate(device, "matrix", DType.FP16, DType.BF16)
-    vector = first_rate(device, "vector", DType.FP16, DType.BF16, DType.FP32)
+    matrix = systems.first_rate(device, "matrix", DType.FP16, DType.BF16)
+    vector = systems.first_rate(device, "vector", DType.FP16, DType.BF16, DType.FP32)
     hbm = device.hbm
     figures = {
         "a 16-bit matrix rate": matrix,
@@ -402,7 +388,7 @@ def load_shape(name: str) -> Shape:
     """The shape of ``gpt3``, ``gpt3_1T`` or ``vit_era5``, or of ``l=2048,e=25600,h=160,depth=128``."""
     models: Mapping[str, Any] = paper_data()["models"]
     if "=" in name:
-        return given_shape(name)
+        return space.given_shape(name)
     for key, entry in models.items():
         if name.lower() in (key.lower(), *entry["aliases"]):
             return Shape(**{k: v for k, v in entry.items() if k != "aliases"})
@@ -418,7 +404,7 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
     except UsageError:
         if "=" in name:
             raise
-        model, length = load_model(name, sequence)
+        model, length = systems.load_model(name, sequence)
         if set(model.layers) != {DENSE_LAYER} or model.gated or model.kv_heads != model.q_heads:
             raise UsageError(
                 "the paper's rules support dense models with a plain feed-forward (of two GEMMs) and as many key as "
@@ -428,7 +414,7 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
     return shape if sequence is None else replace(shape, sequence=sequence)
 
 
-class Candidates(Columns, frozen=True, kw_only=True, eq=False):
+class Candidates(AlignedColumns, frozen=True, kw_only=True, eq=False):
     """One entry per configuration. ``blocks`` is 1 outside SUMMA; ``near_*``: members of the group in one domain."""
 
     gpus: Ints
@@ -452,7 +438,7 @@ def enumerate_candidates(
         _block(shape, strategy, (n, n // (m1 * m2 * pp), m1, m2, pp), global_batch, domain)
         for n in gpu_counts
         for m1, m2 in _grids(shape, strategy, n)
-        for pp in divisors(min(n // (m1 * m2), shape.depth))
+        for pp in space.divisors(min(n // (m1 * m2), shape.depth))
         if n % (m1 * m2 * pp) == 0 and shape.depth % pp == 0
     ]
     rows = np.concatenate([p for p in parts if len(p)] or [np.empty((0, 11), np.int64)])
@@ -461,17 +447,17 @@ def enumerate_candidates(
 
 def _grids(shape: Shape, strategy: Strategy, n: int) -> Iterator[tuple[int, int]]:
     e, h, seq = shape.hidden, shape.heads, shape.sequence
-    for m1 in divisors(n):
+    for m1 in space.divisors(n):
         if h % m1 or e % m1:
             continue
         if strategy == "1d":
-            if 3 * e // m1 >= MIN_SHARD:
+            if 3 * e // m1 >= space.MIN_SHARD:
                 yield m1, 1
             continue
-        for m2 in divisors(n // m1):
+        for m2 in space.divisors(n // m1):
             if strategy == "2d" and e % m2:
                 continue
-            if e // m1 >= MIN_SHARD and seq // m2 >= MIN_SHARD:
+            if e // m1 >= space.MIN_SHARD and seq // m2 >= space.MIN_SHARD:
                 yield m1, m2
 
 
@@ -483,8 +469,8 @@ def _block(
     if dp > global_batch or global_batch % dp:
         return np.empty((0, 11), np.int64)
     shard = {"1d": m1, "2d": m2, "2d-seqp": m1 * m2}[strategy]
-    batches = [b for b in divisors(global_batch // dp) if b * shape.sequence % shard == 0]
-    blocks = summa_blocks(shape.hidden, m1, m2) if strategy == "2d" else (1,)
+    batches = [b for b in space.divisors(global_batch // dp) if b * shape.sequence % shard == 0]
+    blocks = space.summa_blocks(shape.hidden, m1, m2) if strategy == "2d" else (1,)
     placed = _placements((m1, m2, dp, pp), domain)
     inner = np.array(np.meshgrid(batches, blocks, np.arange(len(placed)), indexing="ij"), np.int64).reshape(3, -1)
     rows = np.empty((inner.shape[1], 11), np.int64)
@@ -504,9 +490,9 @@ def _placements(degrees: tuple[int, int, int, int], domain: int) -> Ints:
         return np.array([degrees], np.int64)
     found = [
         (a, b, c, d)
-        for a in divisors(math.gcd(degrees[0], domain))
-        for b in divisors(math.gcd(degrees[1], domain // a))
-        for c in divisors(math.gcd(degrees[2], domain // (a * b)))
+        for a in space.divisors(math.gcd(degrees[0], domain))
+        for b in space.divisors(math.gcd(degrees[1], domain // a))
+        for c in space.divisors(math.gcd(degrees[2], domain // (a * b)))
         if degrees[3] % (d := domain // (a * b * c)) == 0 and a * b * c * d == domain
     ]
     return np.array(found, np.int64).reshape(-1, 4)

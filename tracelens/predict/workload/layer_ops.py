@@ -9,20 +9,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, Literal, TypeAlias
 
-from tracelens.perf_models import (
-    GEMM,
-    SDPA,
-    CausalConv1d,
-    HyperConnectionCoefficients,
-    HyperConnectionPost,
-    HyperConnectionPre,
-    Movement,
-    Normalization,
-    Operand,
-    PerfModel,
-    RMSNorm,
-    SelectiveAttention,
-)
+from tracelens import perf_models
+from tracelens.perf_models import Operand, PerfModel
 from tracelens.perf_models.data_movement import lookup
 from tracelens.perf_models.elementwise import Elementwise
 from tracelens.predict.workload.model_shape import ModelShape
@@ -76,7 +64,7 @@ class LayerOp(Record, frozen=True, kw_only=True):
         Fused attention computes the scores again, which is no work that the model asks for, so they are taken off.
         """
         flops = sum(_matrix_flops(gradient) for gradient in self.backward())
-        if isinstance(self.model, SDPA | SelectiveAttention):
+        if isinstance(self.model, perf_models.SDPA | perf_models.SelectiveAttention):
             flops -= _matrix_flops(replace(self.model, d_v=0))
         return self.count * flops
 
@@ -101,7 +89,7 @@ class Batch(Record, frozen=True, kw_only=True):
         return self.shape.dtype
 
     def linear(self, name: str, n: int, k: int, *, bias: bool = False, split: Split = "tokens") -> LayerOp:
-        model = GEMM(m=self.tokens, n=n, k=k, bias=bias, dtype=self.dtype)
+        model = perf_models.GEMM(m=self.tokens, n=n, k=k, bias=bias, dtype=self.dtype)
         return LayerOp(name=name, model=model, weights=n * (k + bias), split=split)
 
     def norm(self, name: str, channels: int | None = None, groups: int = 1, split: Split = "tokens") -> LayerOp:
@@ -113,13 +101,13 @@ class Batch(Record, frozen=True, kw_only=True):
             "shape": (rows, n), "channels": n, "statistics": rows, "weight": True, "dtype": self.dtype
         }  # fmt: skip
         if shape.norm == "rms":
-            return LayerOp(name=name, model=RMSNorm(**sizes, saves=True), weights=n, split=split)
-        model = Normalization(**sizes, bias=shape.norm_bias)
+            return LayerOp(name=name, model=perf_models.RMSNorm(**sizes, saves=True), weights=n, split=split)
+        model = perf_models.Normalization(**sizes, bias=shape.norm_bias)
         return LayerOp(name=name, model=model, weights=n * (1 + shape.norm_bias), split=split)
 
     def convolution(self, name: str, channels: int, taps: int, *, bias: bool = False) -> LayerOp:
         """A causal convolution of each channel along the sequence."""
-        model = CausalConv1d(
+        model = perf_models.CausalConv1d(
             b=self.batch, channels=channels, length=self.sequence, width=taps, bias=bias, dtype=self.dtype
         )
         return LayerOp(name=name, model=model, weights=channels * (taps + bias), split="heads", is_core=True)
@@ -175,7 +163,7 @@ def residual_ops(batch: Batch) -> Iterator[LayerOp]:
         # of the streams that enter the block, leave it, and pass it by; with a bias each, and three scales
         outputs = (2 + n) * n
         yield from _hyper(batch, outputs, outputs + 3)
-        yield LayerOp(name="residual.post", model=HyperConnectionPost(**_sizes(batch)))
+        yield LayerOp(name="residual.post", model=perf_models.HyperConnectionPost(**_sizes(batch)))
     if shape.residual_block:
         yield _depth_attention(batch)
 
@@ -192,10 +180,10 @@ def last_residual_ops(batch: Batch) -> Iterator[LayerOp]:
 def _hyper(batch: Batch, outputs: int, biases: int) -> Iterator[LayerOp]:
     """Manifold-constrained hyper-connections (arXiv 2512.24880): coefficients of the mix in fp32, and the mix."""
     sizes = _sizes(batch)
-    mixed = HyperConnectionCoefficients(**sizes, outputs=outputs, dtype_weight=DType.FP32)
+    mixed = perf_models.HyperConnectionCoefficients(**sizes, outputs=outputs, dtype_weight=DType.FP32)
     weights = outputs * sizes["streams"] * sizes["channels"] + biases
     yield LayerOp(name="residual.coefficients", model=mixed, weights=weights)
-    yield LayerOp(name="residual.pre", model=HyperConnectionPre(**sizes))
+    yield LayerOp(name="residual.pre", model=perf_models.HyperConnectionPre(**sizes))
 
 
 def _sizes(batch: Batch) -> dict[str, Any]:
@@ -209,7 +197,7 @@ def _depth_attention(batch: Batch) -> LayerOp:
     """
     shape, elements = batch.shape, batch.tokens * batch.shape.hidden
     sources = round((kept_sums(shape) / 2 + 1.5) * elements)
-    model = Movement(read=((sources, batch.dtype),), written=((elements, batch.dtype),), added=2 * sources)
+    model = perf_models.Movement(read=((sources, batch.dtype),), written=((elements, batch.dtype),), added=2 * sources)
     # the query and the norm of what it is compared with
     return LayerOp(name="residual.depth_attention", model=model, weights=2 * shape.hidden)
 

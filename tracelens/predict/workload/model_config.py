@@ -16,23 +16,9 @@ from typing import Any, get_args, get_type_hints
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import FigureTable, normalized
-from tracelens.predict.workload import batch_ops
+from tracelens.predict.workload import batch_ops, model_shape
 from tracelens.predict.workload.blocks import block_types, is_attention, layers_of
-from tracelens.predict.workload.model_shape import (
-    PARTS,
-    CompressedAttention,
-    Experts,
-    Indexer,
-    LatentAttention,
-    LinearHeads,
-    Mamba,
-    ModelShape,
-    NarrowWeights,
-    Norm,
-    Quantization,
-    base_letter,
-    variant_letter,
-)
+from tracelens.predict.workload.model_shape import PARTS, ModelShape, NarrowWeights, Norm, Quantization
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 
@@ -107,8 +93,8 @@ _MOST_REPEATS = 10_000
 _SAME_SIZE = 0.05
 #: Tables of a model file, by field of the shape.
 _TABLES: dict[str, type[Any]] = {
-    "latent_attention": LatentAttention, "experts": Experts, "mamba": Mamba, "indexer": Indexer,
-    "compressed": CompressedAttention, "linear": LinearHeads,
+    "latent_attention": model_shape.LatentAttention, "experts": model_shape.Experts, "mamba": model_shape.Mamba,
+    "indexer": model_shape.Indexer, "compressed": model_shape.CompressedAttention, "linear": model_shape.LinearHeads,
 }  # fmt: skip
 #: Whole numbers that may be other in some of a model's blocks.
 _VARIED = ("ffn", "q_heads", "kv_heads", "head_dim", "value_dim", "window", "chunk")
@@ -146,14 +132,16 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """InputError when a block is of no known kind or needs a figure that is missing."""
         types, letters = block_types(), self.blocks + self.mtp_blocks
-        unknown = sorted({letter for letter in letters if base_letter(letter) not in types})
+        unknown = sorted({letter for letter in letters if model_shape.base_letter(letter) not in types})
         if unknown:
             raise InputError(f"model {self.name}: unknown block {' or '.join(map(repr, unknown))}")
         order = list(types)
-        for letter in sorted(set(letters), key=lambda letter: (order.index(base_letter(letter)), letter)):
+        for letter in sorted(set(letters), key=lambda letter: (order.index(model_shape.base_letter(letter)), letter)):
             for needed, present in types[letter].needs(self.of(letter)).items():
                 if present is None:
-                    raise InputError(f"model {self.name}: blocks have {base_letter(letter)!r}, but {needed} is missing")
+                    raise InputError(
+                        f"model {self.name}: blocks have {model_shape.base_letter(letter)!r}, but {needed} is missing"
+                    )
         for what, size in (
             ("hidden size", self.hidden), ("query heads", self.q_heads), ("key and value heads", self.kv_heads),
             ("layers", len(self.blocks)),
@@ -399,7 +387,7 @@ def _variants(root: FigureTable) -> tuple[dict[str, str], tuple[tuple[str, tuple
         base = table.text("block")
         if base is None or base not in types:
             raise table.error("block", f"must be one of the letters {' '.join(types)}")
-        letters[letter] = variant_letter(base, number)
+        letters[letter] = model_shape.variant_letter(base, number)
         given: dict[str, Any] = {name: table.whole(name) for name in _VARIED}
         given |= {name: _inner(table, name, kind) for name, kind in _TABLES.items()}
         given |= {name: table.flag(name) or None for name in ("sinks", "key_is_value")}

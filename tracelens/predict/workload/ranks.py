@@ -12,24 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from tracelens import perf_models
 from tracelens.errors import UsageError
-from tracelens.perf_models import (
-    GEMM,
-    SDPA,
-    CausalConv1d,
-    Collective,
-    Elementwise,
-    GroupedGEMM,
-    IndexerScores,
-    LinearAttention,
-    Movement,
-    Normalization,
-    Operand,
-    PerfModel,
-    SelectiveAttention,
-    StateSpaceScan,
-    TopKRows,
-)
+from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, Movement, PerfModel
 from tracelens.perf_models.normalization import HyperConnection
 from tracelens.predict.network.topology import Group
 from tracelens.predict.workload.expert_placement import ExpertTraffic, expert_traffic
@@ -160,15 +145,15 @@ class TrainingRank(Record, frozen=True, kw_only=True):
         model = op.model
         if isinstance(model, GEMM):
             yield from self._product(op.name, op.split, model)
-        elif isinstance(model, Normalization):
+        elif isinstance(model, perf_models.Normalization):
             # Norms per head go over this rank's heads.
             rows = -(-model.shape[0] // (self.parallel.tp if op.split == "heads" else self.parallel.row_share))
             made = replace(model, shape=(rows, *model.shape[1:]), statistics=rows, dtype=self.width)
             yield from passes(op.name, "memory", made, made.backward())
-        elif isinstance(model, Elementwise):
+        elif isinstance(model, perf_models.Elementwise):
             rows, width = model.shape
             yield from self.activation(op.name, rows * self.part(width, op.name))
-        elif isinstance(model, CausalConv1d):
+        elif isinstance(model, perf_models.CausalConv1d):
             # The convolution before a scan streams its channels: as much again for either gradient.
             elements = model.channels // self.parallel.tp * self.tokens
             yield from self.stream(op.name, elements, reads=(1, 2), writes=(1, 1))
@@ -197,22 +182,24 @@ class TrainingRank(Record, frozen=True, kw_only=True):
         """A core of this rank's heads and tokens."""
         tp = self.parallel.tp
         made: Any
-        if isinstance(model, StateSpaceScan):
+        if isinstance(model, perf_models.StateSpaceScan):
             heads, groups = self.part(model.heads, name), max(model.groups // tp, 1)
             made = replace(model, tokens=self.own_sequence, heads=heads, groups=groups, dtype=self.width)
-        elif isinstance(model, LinearAttention):
+        elif isinstance(model, perf_models.LinearAttention):
             heads, width = self.part(model.v_heads, name), self.part(model.qkv_width, name)
             made = replace(model, tokens=self.tokens, v_heads=heads, qkv_width=width, dtype=self.width)
-        elif isinstance(model, SelectiveAttention):
+        elif isinstance(model, perf_models.SelectiveAttention):
             heads, shared = self.part(model.q_heads, name), max(model.kv_heads // tp, 1)
             made = replace(self._in_context(model), q_heads=heads, kv_heads=shared, dtype=self.width)
-        elif isinstance(model, IndexerScores | TopKRows):
+        elif isinstance(model, perf_models.IndexerScores | perf_models.TopKRows):
             # Its tokens are shared out among tensor ranks, as a norm's are.
             made = self._in_context(model)
             made = replace(made, ranks=made.ranks * self.parallel.row_share)
         else:
             raise UsageError(f"{name}: its block type has to say how ranks divide it")
-        yield from passes(name, "attention", made, *([] if isinstance(made, TopKRows) else [made.backward()]))
+        yield from passes(
+            name, "attention", made, *([] if isinstance(made, perf_models.TopKRows) else [made.backward()])
+        )
 
     def _in_context(self, model: Any) -> Any:
         """Context ranks hold an early and a late piece of a document, so each has an equal part of its pairs."""
@@ -256,10 +243,10 @@ class TrainingRank(Record, frozen=True, kw_only=True):
         kernels = (self.pass_over(elements, read, written) for read, written in zip(reads, writes, strict=True))
         return passes(name, "memory", *kernels)
 
-    def pass_over(self, elements: int, reads: int, writes: int) -> Elementwise:
+    def pass_over(self, elements: int, reads: int, writes: int) -> perf_models.Elementwise:
         """A kernel that reads and writes so many tensors of ``elements``."""
-        tensor = Operand(shape=(elements,), dtype=self.width)
-        return Elementwise(shape=(elements,), inputs=(tensor,) * reads, outputs=(tensor,) * writes)
+        tensor = perf_models.Operand(shape=(elements,), dtype=self.width)
+        return perf_models.Elementwise(shape=(elements,), inputs=(tensor,) * reads, outputs=(tensor,) * writes)
 
     def narrowing(self, name: str, inputs: int, outputs: int) -> Iterator[RankOp]:
         """Inputs before the forward, the output's gradient before both, by rows and by columns: the weights' gradient
@@ -539,7 +526,7 @@ class InferenceRank(Record, frozen=True, kw_only=True):
             return core
         if isinstance(core, SDPA):
             return replace(core, dtype_k=kv, dtype_v=kv)
-        return replace(core, dtype_kv=kv) if isinstance(core, SelectiveAttention) else core
+        return replace(core, dtype_kv=kv) if isinstance(core, perf_models.SelectiveAttention) else core
 
     def adapted(self, op: LayerOp) -> tuple[int, int, int] | None:
         """Of an adapter beside a product on this device: the columns of its first matrix, one ``lora`` wide for each of

@@ -15,7 +15,7 @@ from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.chunk_timing import exposed_share
 from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.search.pipeline_time import Floats
-from tracelens.predict.projection.search.space import Columns, Ints, distinct
+from tracelens.predict.projection.search.space import AlignedColumns, Ints, distinct
 from tracelens.predict.workload import memory, rank_ops
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
@@ -62,7 +62,7 @@ class LayerTimes(Record, frozen=True, kw_only=True, eq=False):
         return found
 
 
-class _Rows(Columns, frozen=True, kw_only=True, eq=False):
+class _Rows(AlignedColumns, frozen=True, kw_only=True, eq=False):
     """Operations of layers, a row each: which of ``ops`` it is, and where its time is added."""
 
     op: Ints

@@ -30,16 +30,8 @@ from tracelens.predict.projection.projection_options import (
     SearchOptions,
     Strategy,
 )
-from tracelens.predict.projection.search import (
-    ANYTHING,
-    Constraints,
-    Feasible,
-    Floats,
-    Rules,
-    evaluate,
-    fastest,
-    pareto,
-)
+from tracelens.predict.projection.search import ANYTHING, Constraints, Feasible, Rules, evaluate, fastest, pareto
+from tracelens.predict.projection.search.pipeline_time import Floats
 from tracelens.predict.projection.search.space import Space, Splits
 from tracelens.predict.projection.search.systems import AS_THEY_ARE, Figures, load_model
 from tracelens.predict.projection.search.whole_step import CorrectedRules

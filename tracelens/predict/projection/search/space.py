@@ -96,7 +96,7 @@ ZERO = (1, 2, 3)
 Index: TypeAlias = npt.NDArray[np.intp] | npt.NDArray[np.bool_]
 
 
-class Columns(Record, frozen=True, kw_only=True, eq=False):
+class AlignedColumns(Record, frozen=True, kw_only=True, eq=False):
     """Columns of equal length."""
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class Columns(Record, frozen=True, kw_only=True, eq=False):
         return type(self)(**{name: getattr(self, name)[index] for name in self.__struct_fields__})
 
 
-class Splits(Columns, frozen=True, kw_only=True, eq=False):
+class Splits(AlignedColumns, frozen=True, kw_only=True, eq=False):
     """One entry per configuration. ``m1`` tensor-parallel ranks; ``m2`` the other side of a SUMMA grid, or context
     ranks.
 
