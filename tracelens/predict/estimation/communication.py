@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.backends import collective_times
 from tracelens.backends.base import System
-from tracelens.backends.collective_times import Kernels
+from tracelens.backends.collective_times import (
+    Collectives,
+    Kernels,
+    MessageColumns,
+    exchange_links,
+    exchange_us,
+    message_us,
+    notification_us,
+)
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
 from tracelens.perf_models.collective import Collective, bus_factor
@@ -62,8 +69,8 @@ def collective_answer(
     word = plain_word(op)
     if not 0 <= nbytes < np.inf:
         raise UsageError(f"a message size must be 0 or more bytes, not {nbytes:g}")
-    columns = collective_times.MessageColumns(word=[word], nbytes=np.array([nbytes], dtype=np.float64), group=[group])
-    (time,), (by,) = collective_times.message_us(columns, system, algorithm)
+    columns = MessageColumns(word=[word], nbytes=np.array([nbytes], dtype=np.float64), group=[group])
+    (time,), (by,) = message_us(columns, system, algorithm)
     if np.isnan(time):
         known = {each.partition("/")[0] for each in algorithms()}
         if word not in known:
@@ -95,7 +102,7 @@ def exchange_answers(
 
     UsageError without figures for the library, or for half nodes.
     """
-    ranks, links = of.ranks, collective_times.exchange_links(system, of.ranks)
+    ranks, links = of.ranks, exchange_links(system, of.ranks)
     per_node = links.ranks_per_node
     answers = []
     for phase in _PHASES:
@@ -103,7 +110,7 @@ def exchange_answers(
             phase=phase, tokens=float(of.tokens), hidden=float(of.hidden), topk=float(of.topk),
             experts=float(of.experts), nodes=ranks / per_node, sms=float(sms),
         )  # fmt: skip
-        time = float(collective_times.exchange_us(shape, kernels, system, links)[0])
+        time = float(exchange_us(shape, kernels, system, links)[0])
         copies = float(shape.copies(per_node)) if kernels == "normal" else of.topk
         sent = CommunicationEstimate(
             system=system_name(system), operation=phase, time_us=time, note=system.note,
@@ -113,7 +120,7 @@ def exchange_answers(
             gb_s=of.tokens * copies * float(shape.token_bytes) / time / GB_PER_S_IN_BYTES_PER_US,
         )  # fmt: skip
         if kernels == "normal" and ranks > per_node:
-            agreed = float(collective_times.notification_us(shape, system, links)[0])
+            agreed = float(notification_us(shape, system, links)[0])
             answers.append(
                 replace(sent, operation=f"{phase} notify", time_us=agreed, peak_us=0.0, gb_s=0.0, error_percent=None)
             )
@@ -140,12 +147,12 @@ def estimate_collectives(
 
     def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
         words, groups = [plain_word(op) for op in texts(rows, "op")], collective_groups(rows, _topology(system))
-        columns = collective_times.MessageColumns(word=words, nbytes=rows["size"].to_numpy(np.float64), group=groups)
-        time, names = collective_times.message_us(columns, system, algorithm)
+        columns = MessageColumns(word=words, nbytes=rows["size"].to_numpy(np.float64), group=groups)
+        time, names = message_us(columns, system, algorithm)
         known = ~np.isnan(time)
         return {
             "time_us": time, "algorithm": list(names), "bound": np.where(known, "wire", ""),
-            "backend": np.where(known, collective_times.Collectives.name, ""),
+            "backend": np.where(known, Collectives.name, ""),
             "reason": np.where(known, "", "no algorithm for this collective"),
         }  # fmt: skip
 
@@ -169,9 +176,9 @@ def estimate_exchanges(
     def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
         ranks = rows["node_num"].to_numpy(np.float64) * EP_RANKS_PER_NODE
         # Rows of one answer have the same number of nodes.
-        links = collective_times.exchange_links(system, ranks[0])
+        links = exchange_links(system, ranks[0])
         nodes = ranks / links.ranks_per_node
-        result: dict[str, Any] = {"bound": "wire", "backend": collective_times.Collectives.name}
+        result: dict[str, Any] = {"bound": "wire", "backend": Collectives.name}
         low = np.full(len(rows), kernels == "low_latency")
         if kernels is None and "op_name" in rows:
             low = np.array([name in ("ll", "low_latency") for name in texts(rows, "op_name")], dtype=bool)
@@ -183,13 +190,9 @@ def estimate_exchanges(
                 sms=numbers(rows, sms, _SMS) if sms in rows else float(DEFAULT_SMS),
             )  # fmt: skip
             result[f"{phase}_us_est"] = np.where(
-                low,
-                collective_times.exchange_us(shapes, "low_latency", system, links),
-                collective_times.exchange_us(shapes, "normal", system, links),
+                low, exchange_us(shapes, "low_latency", system, links), exchange_us(shapes, "normal", system, links)
             )
-            result[f"{phase}_notify_us_est"] = np.where(
-                low, 0.0, collective_times.notification_us(shapes, system, links)
-            )
+            result[f"{phase}_notify_us_est"] = np.where(low, 0.0, notification_us(shapes, system, links))
         return result
 
     return _answered(found, _EXCHANGE, answer, cluster, device)
