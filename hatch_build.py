@@ -1,4 +1,6 @@
-"""Compiles the package's C files into the wheel; without a C compiler the wheel is Python alone, and slower.
+"""Compiles the package's C files into the wheel, and packs its data smaller.
+
+Without a C compiler the wheel is Python alone, and slower.
 
 ``CC`` is the compiler, else ``cc``. ``TRACELENS_WHEEL_PLATFORM`` is the platform in the wheel's name where the compiler
 makes code for another system (``.ci/wheels.py``). ``TRACELENS_PURE_PYTHON=1`` leaves the libraries out.
@@ -6,12 +8,16 @@ makes code for another system (``.ci/wheels.py``). ``TRACELENS_PURE_PYTHON=1`` l
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
 import re
 import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +27,27 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SUFFIX = ".shared"
 # Contracted to fewer roundings, times would differ.
 OPTIONS = ("-O3", "-std=c99", "-ffp-contract=off", "-shared", "-fPIC")
+#: Folders of small files, each an archive in the wheel (``tracelens.files.documents.bundled``): a file of its own takes
+#: as much again for its name and checksum as for what it says, and compresses without what its neighbours say, too.
+PACKED = ("hardware/devices", "hardware/kernels", "predict/network/clusters", "predict/workload/models")
+DEMO = "example_traces/moe_ep8/rank0.json.gz"
 # Against what a stranger's text might do to them; a compiler or system that lacks one does without.
 CHECKS = ("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong")
-LINKED = ("-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack")
+LINKED = ("-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack", "-Wl,-s")
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """All libraries or none."""
+        self.packed = tempfile.TemporaryDirectory()
+        for name in () if version == "editable" else PACKED:
+            archive = Path(self.packed.name, name).with_suffix(".zip")
+            pack(Path(self.root, "tracelens", name), archive)
+            build_data["force_include"][str(archive)] = f"tracelens/{name}.zip"
+        demo = Path(self.packed.name, "demo_trace.json.xz")
+        trace = gzip.decompress(Path(self.root, DEMO).read_bytes())
+        demo.write_bytes(lzma.compress(trace, preset=9 | lzma.PRESET_EXTREME))
+        build_data["force_include"][str(demo)] = f"tracelens/{demo.name}"
         if os.environ.get("TRACELENS_PURE_PYTHON") or (sys.platform == "win32" and not os.environ.get("CC")):
             return
         root = Path(self.root)
@@ -39,6 +58,14 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["force_include"][str(library)] = library.relative_to(root).as_posix()
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{wheel_platform()}"
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Without compression: the wheel compresses all of it together."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w") as packed:
+        for path in sorted(folder.iterdir()):
+            packed.writestr(zipfile.ZipInfo(path.name), path.read_bytes())
 
 
 def wheel_platform() -> str:

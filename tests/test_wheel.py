@@ -81,9 +81,25 @@ def test_the_wheel_holds_each_c_file_compiled_where_a_compiler_is(wheel: Path, r
     made = {Path(name).stem for name in names if name.endswith(".shared")}
     assert made in (set(), {path.stem for path in (repository / "tracelens").rglob("*.c")})
     assert made or shutil.which("cc") is None
-    assert {"tracelens/py.typed", "tracelens/demo_trace.json.gz", "tracelens_extensions/megatron.py"} <= set(names)
+    assert {"tracelens/py.typed", "tracelens/demo_trace.json.xz", "tracelens_extensions/megatron.py"} <= set(names)
     files = {path.relative_to(repository).as_posix() for path in (repository / "tracelens").rglob("*.py")}
     assert files <= set(names)
+
+
+def test_the_wheel_has_each_data_file_and_packs_the_folders_of_many(installed: Path, tmp_path: Path) -> None:
+    """Its names, figures and demo are those of the checkout."""
+    script = (
+        "import tracelens, zipfile; from tracelens.hardware.spec import FOLDER, HardwareSpec as D\n"
+        "from tracelens.predict.network.cluster import Cluster as C\n"
+        "from tracelens.predict.workload.model_config import ModelConfig as M\n"
+        "from tracelens.backends.kernels.kernel_costs import fitted_constants\n"
+        "print(FOLDER.is_dir(), [repr(sorted(map(repr, each.all()))) for each in (C, D, M)], D.file_text('h100'))\n"
+        "print(M.with_windows()[0].name, fitted_constants('generation-mla'), fitted_constants('none'))"
+    )
+    kept = run([installed / "python", "-c", script], tmp_path).stdout
+    here = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert kept == here.replace("True", "False", 1)
+    assert len(kept) > 200_000
 
 
 def run(command: list[object], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -158,4 +174,4 @@ def test_the_wheel_of_the_source_distribution_holds_the_same_files(
     source = next(tmp_path.glob("tracelens_perf-*.tar.gz"))
     names = sorted(ZipFile(wheel_of(source, tmp_path)).namelist())
     assert names == sorted(ZipFile(wheel).namelist())
-    assert {"tracelens/py.typed", "tracelens/demo_trace.json.gz", "tracelens_extensions/megatron.py"} <= set(names)
+    assert {"tracelens/py.typed", "tracelens/demo_trace.json.xz", "tracelens_extensions/megatron.py"} <= set(names)

@@ -28,9 +28,9 @@ def scores(path: Path) -> dict[str, Score]:
 def assert_published(path: Path, area: str) -> None:
     """What ``tracelens score --public`` scores was predicted with today's constants."""
     found, public = public_scores.ratios_of(pd.read_csv(path, dtype=str)), pd.read_csv(public_predictions())
-    names = ["family", "predicted", "low", "high"]
-    made, said = (table.loc[table["area"] == area, names].reset_index(drop=True) for table in (found, public))
-    pd.testing.assert_frame_equal(made, said, rtol=1e-3)
+    made, said = (table.loc[table["area"] == area].reset_index(drop=True) for table in (found, public))
+    pd.testing.assert_frame_equal(made[["family", "predicted"]], said[["family", "predicted"]], rtol=1e-3)
+    pd.testing.assert_frame_equal(made[["low", "high"]], said[["low", "high"]], atol=0.0101)
 
 
 def assert_holds(score: Score, most: float, p90: float, inside: float = 0.85) -> None:

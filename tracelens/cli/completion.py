@@ -110,12 +110,11 @@ def _below(
 
 def _names() -> dict[str, tuple[str, ...]]:
     """By option: what comes with tracelens under names."""
-    from tracelens.hardware.spec import FOLDER as DEVICES
-    from tracelens.predict.network.cluster import FOLDER as CLUSTERS
-    from tracelens.predict.workload.model_config import FOLDER as MODELS
+    from tracelens.hardware.spec import HardwareSpec
+    from tracelens.predict.network.cluster import Cluster
+    from tracelens.predict.workload.model_config import ModelConfig
 
-    folders = {"device": DEVICES, "cluster": CLUSTERS, "model": MODELS}
-    return {name: tuple(sorted(path.stem for path in folder.glob("*.toml"))) for name, folder in folders.items()}
+    return {"device": HardwareSpec.names(), "cluster": Cluster.names(), "model": ModelConfig.names()}
 
 
 def script(shell: str, known: Mapping[str, tuple[str, ...]]) -> str:

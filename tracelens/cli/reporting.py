@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EXTENSION_FAILED = 5
 CONTRADICTION = 6
-_DEMO_IN_WHEEL = "demo_trace.json.gz"
+_DEMO_IN_WHEEL = "demo_trace.json.xz"
 _DEMO_IN_CHECKOUT = Path("example_traces") / "moe_ep8" / "rank0.json.gz"
 
 

@@ -5,6 +5,8 @@ documents.
 from __future__ import annotations
 
 import difflib
+import functools
+import io
 import json
 import re
 import tomllib
@@ -13,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+#: A file of this package, in its folder or in a wheel's archive.
+BundledFile: TypeAlias = Path | zipfile.Path
 #: What ``report.json`` is called in sentences.
 REPORT = "a tracelens report.json"
 #: A report of a large trace has some tens of MB.
@@ -78,7 +82,7 @@ def _op_of_version_1(op: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def expected(path: Path, what: str) -> Iterator[None]:
+def expected(path: BundledFile, what: str) -> Iterator[None]:
     """Around code that walks a document of another program: what it lacks is an InputError that names ``path``."""
     try:
         yield
@@ -114,10 +118,10 @@ def json_of(path: Path, what: str, *, comments: bool = False) -> Any:
         return json.loads(_TEXT_OR_COMMENT.sub(lambda found: found[1] or " ", text) if comments else text)
 
 
-def toml_of(path: Path, what: str = "a TOML file") -> dict[str, Any]:
+def toml_of(path: BundledFile, what: str = "a TOML file") -> dict[str, Any]:
     """What a TOML file holds. InputError for one that is none."""
     with expected(path, what):
-        return tomllib.loads(text_of(path, what))
+        return tomllib.loads(text_of(path, what) if isinstance(path, Path) else path.read_text(encoding="utf-8"))
 
 
 def yaml_of(path: Path, what: str) -> Any:
@@ -241,6 +245,16 @@ def normalized(name: str) -> str:
     return re.sub(r"[\s_\-/]+", "-", name.strip().casefold())
 
 
+@functools.cache
+def bundled(folder: Path) -> BundledFile:
+    """A folder of this package's data; a wheel has one archive of its files in its place (``hatch_build.py``)."""
+    archive = folder.with_suffix(".zip")
+    if not archive.is_file():
+        return folder
+    # In memory: processes that were forked would move each other's place in an open file
+    return zipfile.Path(zipfile.ZipFile(io.BytesIO(archive.read_bytes())))
+
+
 class FigureTable:
     """One table of a TOML file. Remembers which keys were read, so that ``finish`` can name the others.
 
@@ -255,7 +269,7 @@ class FigureTable:
         self._read: set[str] = set()
 
     @classmethod
-    def of_file(cls, path: Path, *, kind: str = "device") -> FigureTable:
+    def of_file(cls, path: BundledFile, *, kind: str = "device") -> FigureTable:
         """InputError when the file is missing or is no TOML."""
         return cls(file=path.name, path="", values=toml_of(path), kind=kind)
 

@@ -220,10 +220,10 @@ def _without_arguments(name: str) -> str:
 
 def trace_name(file: str) -> str:
     """
-    >>> trace_name("Qwen1.5__2.pt.trace.json.gz"), trace_name(".json")
-    ('Qwen1.5__2', '.json')
+    >>> trace_name("Qwen1.5__2.pt.trace.json.gz"), trace_name("rank0.json.xz"), trace_name(".json")
+    ('Qwen1.5__2', 'rank0', '.json')
     """
     name = file
-    for suffix in (".gz", ".json", ".trace", ".pt"):
+    for suffix in (".gz", ".zst", ".bz2", ".xz", ".json", ".trace", ".pt"):
         name = name.removesuffix(suffix)
     return name or file

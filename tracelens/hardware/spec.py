@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.documents import FigureTable, normalized, toml_of
+from tracelens.files.documents import FigureTable, bundled, normalized, toml_of
 from tracelens.hardware import device_figures
 from tracelens.hardware.device_figures import (
     RATES,
@@ -112,7 +112,7 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
     def file_text(cls, name: str | os.PathLike[str]) -> str:
         """The text of the file that ``load(name)`` reads."""
         named = isinstance(name, os.PathLike) or str(name).endswith(".toml")
-        return (Path(name) if named else FOLDER / f"{cls.load(name).name}.toml").read_text(encoding="utf-8")
+        return (Path(name) if named else bundled(FOLDER) / f"{cls.load(name).name}.toml").read_text(encoding="utf-8")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -298,17 +298,17 @@ def _scaled(rate: Rate, scale: float) -> Rate:
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+    return tuple(sorted(path.stem for path in bundled(FOLDER).iterdir()))
 
 
 @functools.cache
 def _bundled_values(name: str) -> dict[str, Any]:
-    return toml_of(FOLDER / f"{name}.toml")
+    return toml_of(bundled(FOLDER) / f"{name}.toml")
 
 
 @functools.cache
 def _bundled_text(name: str) -> str:
-    return (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+    return (bundled(FOLDER) / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def _has_section(name: str, section: str) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends.base import Basis, ColumnBatch, Floats, Priced, hbm_peak
-from tracelens.files.documents import FigureTable
+from tracelens.files.documents import FigureTable, bundled
 from tracelens.hardware import HardwareSpec, device_figures
 from tracelens.hardware.device_figures import KernelConstants
 from tracelens.hardware.spec import FOLDER as DEVICES
@@ -263,7 +263,7 @@ _SISTER, _ARCHITECTURE, _GENERATION, _ANY_DEVICE = 0.01, 4.5, 5.0, 6.0
 @functools.cache
 def fitted_constants(table: str) -> tuple[KernelConstants, ...]:
     """Every row of a table's file; none without one."""
-    path = FOLDER / f"{table}.toml"
+    path = bundled(FOLDER) / f"{table}.toml"
     return device_figures.read_kernel_constants(FigureTable.of_file(path), "kernels") if path.is_file() else ()
 
 

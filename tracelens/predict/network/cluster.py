@@ -16,7 +16,7 @@ from typing import TypeVar, cast, get_args
 import msgspec
 
 from tracelens.errors import UsageError
-from tracelens.files.documents import FigureTable, normalized, told
+from tracelens.files.documents import BundledFile, FigureTable, bundled, normalized, told
 from tracelens.predict.network.algorithms import of_library
 from tracelens.predict.network.topology import PIPELINE_CHUNK_BYTES, Protocol, Rates, Shape, Tier, TierLink, Topology
 from tracelens.types.records import Record
@@ -120,7 +120,7 @@ class Cluster(Record, frozen=True, kw_only=True):
     def file_text(cls, name: str | os.PathLike[str]) -> str:
         """The text of the file that ``load(name)`` reads."""
         named = isinstance(name, os.PathLike) or str(name).endswith(".toml")
-        return (Path(name) if named else FOLDER / f"{cls.load(name).name}.toml").read_text(encoding="utf-8")
+        return (Path(name) if named else bundled(FOLDER) / f"{cls.load(name).name}.toml").read_text(encoding="utf-8")
 
     @classmethod
     def find(cls, name: str) -> Cluster | None:
@@ -134,7 +134,7 @@ class Cluster(Record, frozen=True, kw_only=True):
     @functools.cache
     def standard(cls, device: str) -> Cluster | None:
         """What a device of that file name stands in unless a cluster is named; None when no file says."""
-        texts = {name: (FOLDER / f"{name}.toml").read_bytes() for name in cls.names() if device}
+        texts = {name: (bundled(FOLDER) / f"{name}.toml").read_bytes() for name in cls.names() if device}
         naming = (_bundled(name) for name, text in texts.items() if device.encode() in text)
         return next((cluster for cluster in naming if cluster.is_standard and cluster.device == device), None)
 
@@ -142,7 +142,7 @@ class Cluster(Record, frozen=True, kw_only=True):
     @functools.cache
     def names(cls) -> tuple[str, ...]:
         """Names of the clusters of this package, sorted. Reads the folder, not the files."""
-        return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+        return tuple(sorted(path.stem for path in bundled(FOLDER).iterdir()))
 
     @classmethod
     def all(cls) -> tuple[Cluster, ...]:
@@ -167,10 +167,10 @@ def _link(rates: Rates, costs: Overheads) -> TierLink:
 
 @functools.cache
 def _bundled(name: str) -> Cluster:
-    return _read(FOLDER / f"{name}.toml")
+    return _read(bundled(FOLDER) / f"{name}.toml")
 
 
-def _read(path: Path) -> Cluster:
+def _read(path: BundledFile) -> Cluster:
     root = FigureTable.of_file(path, kind="cluster")
     library = Library.load(_present(root, "library", root.text("library"), "a string"))
     sources = dict(library.sources)
@@ -187,10 +187,11 @@ def _read(path: Path) -> Cluster:
     if (pipeline := root.table("pipeline")) is not None:
         chunk_bytes = pipeline.needed_number("chunk_mb") * BYTES_PER_MB
         _finish(pipeline, sources)
+    device = _present(root, "device", root.text("device"), "a string")
     cluster = Cluster(
         name=path.stem,
         label=root.text("label") or path.stem,
-        device=str(told(path, _present(root, "device", root.text("device"), "a string"))),
+        device=str(told(path, device)) if isinstance(path, Path) else device,
         aliases=root.texts("aliases"),
         note=root.text("note"),
         is_standard=root.flag("standard"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.documents import FigureTable, normalized
+from tracelens.files.documents import BundledFile, FigureTable, bundled, normalized
 from tracelens.predict.workload import batch_ops, model_shape
 from tracelens.predict.workload.blocks import block_types, is_attention, layers_of
 from tracelens.predict.workload.model_shape import PARTS, ModelShape, NarrowWeights, Norm, Quantization
@@ -198,7 +198,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     @functools.cache
     def names(cls) -> tuple[str, ...]:
         """Names of the models of this package, sorted. Reads the folder, not the files."""
-        return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+        return tuple(sorted(path.stem for path in bundled(FOLDER).iterdir()))
 
     @classmethod
     def all(cls) -> tuple[ModelConfig, ...]:
@@ -208,7 +208,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     @classmethod
     def with_windows(cls) -> tuple[ModelConfig, ...]:
         """The models of this package in which layers see a sliding window; the files of the others are not parsed."""
-        texts = {name: (FOLDER / f"{name}.toml").read_bytes() for name in cls.names()}
+        texts = {name: (bundled(FOLDER) / f"{name}.toml").read_bytes() for name in cls.names()}
         models = (_bundled(name) for name, text in texts.items() if b"window" in text)
         return tuple(model for model in models if model.window is not None)
 
@@ -284,7 +284,7 @@ def _aliases() -> dict[str, str]:
     """Each alias, and its model; no file is parsed as a whole."""
     found: dict[str, str] = {}
     for name in ModelConfig.names():
-        line = re.search(r"^aliases = .*", (FOLDER / f"{name}.toml").read_text(encoding="utf-8"), re.MULTILINE)
+        line = re.search(r"^aliases = .*", (bundled(FOLDER) / f"{name}.toml").read_text(encoding="utf-8"), re.MULTILINE)
         found |= dict.fromkeys(tomllib.loads(line[0])["aliases"] if line else (), name)
     return found
 
@@ -299,7 +299,7 @@ def _spellings() -> dict[str, str]:
 
 @functools.cache
 def _bundled(name: str) -> ModelConfig:
-    return _from_toml(FOLDER / f"{name}.toml")
+    return _from_toml(bundled(FOLDER) / f"{name}.toml")
 
 
 def _from_path(path: Path) -> ModelConfig:
@@ -312,7 +312,7 @@ def _from_path(path: Path) -> ModelConfig:
     return ModelConfig(**read_config(path))
 
 
-def _from_toml(path: Path) -> ModelConfig:
+def _from_toml(path: BundledFile) -> ModelConfig:
     root = FigureTable.of_file(path, kind="model")
     dtype = root.text("dtype")
     norm = root.text("norm") or "rms"
