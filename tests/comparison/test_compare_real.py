@@ -8,13 +8,33 @@ from pathlib import Path
 
 import pytest
 
+import tracelens as tl
 from tests.conftest import TRACES, part
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.comparison.compare import compare_sides, told_apart
 from tracelens.comparison.compared import NOISE, Comparison
 from tracelens.comparison.inputs import side_of
 from tracelens.comparison.sides import Side
+from tracelens.report.comparison_report import comparison_text
 from tracelens.types.units import signed_ms
+
+#: Ops above calls that launch too, kernels without ops, replayed graphs, collectives.
+REPORTED = (
+    "b200/eager_trace.json.gz", "hta/trace_filter/sampled_rank-0.json.gz", "more/megatron_pr1316_tp2/rank0.pt.trace.json.gz",
+    "more/ao/quantize_vit/2025-01-10_5024ea90_8ea658/quant.json.gz", "inference/vllm_decode_full/graph_execution.json.gz",
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz",
+)  # fmt: skip
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", part(REPORTED, 2))
+def test_a_report_and_its_own_trace_are_equal(name: str, shared_traces: Path, tmp_path: Path) -> None:
+    tl.report(shared_traces / name).write(tmp_path / "report")
+    sides = [side_of(path, AnalysisOptions()) for path in (tmp_path / "report", shared_traces / name)]
+    for found in (compare_sides(*sides), compare_sides(*sides[::-1])):
+        assert re.search(r"\n nothing changed( by 0.01 % of the step)?$", comparison_text(found))
+        assert found.matched_share == (pytest.approx(1), pytest.approx(1))
+
 
 #: Real recordings of one thing before and after a change, or on two devices.
 PAIRS = {

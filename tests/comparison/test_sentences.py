@@ -16,8 +16,8 @@ from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.comparison.call_matching import by_kernel
 from tracelens.comparison.change_sentences import parts_text
 from tracelens.comparison.compare import compare_sides
-from tracelens.comparison.compared import NOISE, Comparison
-from tracelens.comparison.inputs import as_reported
+from tracelens.comparison.compared import AT_ONCE, NOISE, Comparison
+from tracelens.comparison.inputs import as_reported, as_whole_ops
 from tracelens.comparison.sides import Call, CallWork, Recorded, Side
 from tracelens.comparison.traced_side import recorded
 from tracelens.types.units import NS_PER_MS
@@ -242,6 +242,26 @@ def test_what_runs_at_once_in_reports_is_called_overlap() -> None:
     one, other = (as_reported(side(ops, hidden_ns=hidden)) for hidden in (0, 5))
     (text,) = texts(compare_sides(one, other))
     assert text.endswith("the largest is overlap -4.5e-05 ms: more runs at the same time")
+
+
+def test_what_a_report_has_by_kernel_is_the_op_that_a_trace_has_whole() -> None:
+    """An op of 3 + 2 ns beside an op of 4 ns; in the report the first is its kernels, counted by op. Then 1 ns more."""
+    whole = op("index", ("gather", 3), ("scan", 2))
+    parted = [(Call(name="aten::index", category=own, kernel=kernel), [(kernel, ns)])
+              for own, kernel, ns in (("index", "gather", 3), ("sort", "scan", 2))]  # fmt: skip
+    for more in (0, 1):
+        slower = op("index", ("gather", 3 + more), ("scan", 2))
+        sides = as_whole_ops(
+            as_reported(side(parted + op("add", ("k", 4)))), as_reported(side(slower + op("add", ("k", 4))))
+        )
+        found = compare_sides(*sides)
+        changed = {row.name: round(row.change_ms * NS_PER_MS) for row in found.rows if row.category != AT_ONCE}
+        assert changed == ({"aten::index": 1} if more else {})
+        calls = {(row.a and row.a.calls, row.b and row.b.calls) for row in (*found.rows, *found.unchanged)}
+        assert calls == {(1, 1)}
+        assert {call.kernel for each in sides for call in each.first.calls} == {""}
+    untouched = as_reported(side(whole)), as_reported(side(whole))
+    assert [each.first.calls for each in as_whole_ops(*untouched)] == [each.first.calls for each in untouched]
 
 
 def noisy(random: np.random.Generator, slower: float = 1.0) -> Side:

@@ -82,6 +82,20 @@ def test_no_private_name_is_left(tmp_path: Path) -> None:
     assert json.loads(text)["deviceProperties"]
 
 
+def test_what_is_said_of_the_job_stands_in_its_order() -> None:
+    said = {
+        "rank": 0,
+        "world_size": 1,
+        "pg_count": 2,
+        "nccl_version": "2.21.5",
+        "pg_config": [{"ranks": [0], "pg_size": 1}],
+    }
+    for job in (said, dict(reversed(said.items()))):
+        made = Names().metadata({"distributedInfo": job})["distributedInfo"]
+        numbers = [key for key in job if key not in ("nccl_version", "pg_config")]
+        assert list(made) == [*numbers, "nccl_version", "pg_config"]
+
+
 def test_times_and_shapes_stay(tmp_path: Path) -> None:
     trace = private_trace()
     anonymize(trace, tmp_path / "a.json")

@@ -16,7 +16,7 @@ from tests.report.test_energy import ALONE, MI300X, STEP_US, product_watts, reco
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.page_charts import power_lines
 from tracelens.errors import InputError
-from tracelens.report.figures import energy_text, measured_text
+from tracelens.report.figures import beside_energy, energy_text, measured_text
 from tracelens.report.result import Report
 from tracelens.report.terminal import verdict
 from tracelens.trace.reading.read import PowerLog, read_device_logs, read_power_log
@@ -248,8 +248,9 @@ def test_terminal_page_and_workbook_say_the_same_of_energy(tmp_path: Path) -> No
     shown = energy_text(energy, "h200-sxm")
     page = (tmp_path / "out" / "report.html").read_text()
     assert shown in said
+    assert shown == f"energy {shown.split()[1]} J {beside_energy(energy, 'h200-sxm')}"
     assert f"<strong>{shown.split()[1]} J</strong>" in page
-    assert shown.partition(" J ")[2] in page
+    assert beside_energy(energy, "h200-sxm") in page
     assert measured_text(measured) in page
 
 

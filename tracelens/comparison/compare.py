@@ -15,7 +15,7 @@ from tracelens.comparison.call_matching import Difference, Matching, Numbered, b
 from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, RowSide, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
-from tracelens.comparison.inputs import as_reported, side_of
+from tracelens.comparison.inputs import as_reported, as_whole_ops, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
 from tracelens.comparison.measured_rows import (
     Intervals,
@@ -77,7 +77,7 @@ def told_apart(a: str | PathLike[str], b: str | PathLike[str]) -> list[str]:
 def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Comparison:
     """B (``other``) against A (``one``)."""
     if one.first.is_ordered != other.first.is_ordered:
-        one, other = as_reported(one), as_reported(other)
+        one, other = as_whole_ops(as_reported(one), as_reported(other))
     one, other = by_kernel(one, other)
     numbered = Numbered.of(one), Numbered.of(other)
     matching = match(*numbered)

@@ -7,7 +7,8 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,51 @@ def _reported(call: Call) -> Call:
     if call.kernel and not call.name:
         return Call(name=_UNLINKED, category=call.category)
     return replace(call, module=None, work=None)
+
+
+def as_whole_ops(one: Side, other: Side) -> tuple[Side, Side]:
+    """Two sides ``as_reported``: an op that one has whole and the other kernel by kernel, as calls of other ops are
+    below it, is one call without its arguments on both.
+
+    A report counts such kernels by the op above them, a trace by themselves: here they count as one call per step, and
+    so do those without ops and collectives.
+    """
+    sides = one, other
+    known = [
+        [pair for each in side.recordings for pair in zip(each.calls, map(_is_bare, each.rates), strict=True)]
+        for side in sides
+    ]
+    kernels = [{(call.name, call.kernel) for call, _ in own if call.kernel and call.name} for own in known]
+    parted = kernels[0] ^ kernels[1]
+    names = {name for name, _ in parted}
+    whole = {
+        call.name: call.category
+        for call, is_bare in chain(*known)
+        if is_bare and not call.kernel and call.name in names
+    }
+
+    def alike(call: Call, is_bare: bool) -> Call:
+        is_part = (call.name, call.kernel) in parted if call.kernel else is_bare
+        return Call(name=call.name, category=whole[call.name]) if is_part and call.name in whole else call
+
+    def counted(found: Recorded) -> Recorded:
+        calls = tuple(alike(call, _is_bare(work)) for call, work in zip(found.calls, found.rates, strict=True))
+        number = {call: at for at, call in enumerate(dict.fromkeys(calls))}
+        row = np.array([number[call] for call in calls], np.int64)[found.call]
+        is_one = np.array([
+            bool(call.kernel) or call.name in (_UNLINKED, _COLLECTIVES) or call != given
+            for call, given in zip(calls, found.calls, strict=True)
+        ], bool)  # fmt: skip
+        share = len(found.durations_ns) / np.bincount(row)[row]
+        return replace(found, calls=calls, repeats=np.where(is_one[found.call], share, found.repeats))
+
+    first, second = (replace(side, parts=tuple(tuple(map(counted, run)) for run in side.parts)) for side in sides)
+    return first, second
+
+
+def _is_bare(work: CallWork) -> bool:
+    """Whether nothing is known of it."""
+    return bool(np.isnan(work.flops) and np.isnan(work.hbm_bytes))
 
 
 SCHEMA = "tracelens.baseline/1"

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import orjson
 
 from tracelens.comparison.change_sentences import change_title, energy_text, parts_text
-from tracelens.comparison.compared import NOISE, WAITING
+from tracelens.comparison.compared import AT_ONCE, NOISE, WAITING
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import plain_tree
 from tracelens.files.documents import json_encoded
@@ -24,7 +24,7 @@ from tracelens.report.document import head, prose, section
 from tracelens.report.export import meanings
 from tracelens.report.markup import Content, Markup, Section, framed, headings, joined, table, tag
 from tracelens.schema import column_title
-from tracelens.types.units import shown_percent, signed_ms
+from tracelens.types.units import NS_PER_MS, shown_percent, signed_ms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,10 @@ def _chance(found: Comparison) -> Iterator[str]:
 
 
 def _is_nothing(change: Change, found: Comparison) -> bool:
-    """Whether it is idle time, or chance, too short for a line."""
+    """Whether it is idle time, or chance, too short for a line; or what rounding to whole ns makes of as many rows."""
+    rounded = len(found.rows) + len(found.unchanged) if change.category == AT_ONCE else len(change.rows)
+    if abs(change.change_ms) * NS_PER_MS < rounded:
+        return True
     return change.cause in (WAITING, NOISE) and abs(change.change_ms) < _LEAST_SHOWN * found.a.step_ms
 
 

@@ -66,14 +66,19 @@ def limit_text(share: float) -> str:
 
 
 def energy_text(energy: verdict.EnergyUse, device: str | None) -> str:
-    """``energy 12.3 J (9.81 to 15.1) · 412 W, 59 % of limit``, or why unknown; whose energies, if another's."""
+    """``energy 12.3 J`` and what ``beside_energy`` says, or why it is unknown."""
+    beside = beside_energy(energy, device)
+    return beside if energy.energy_j is None else f"energy {shown_figure(energy.energy_j, 3)} J {beside}"
+
+
+def beside_energy(energy: verdict.EnergyUse, device: str | None) -> str:
+    """``(9.81 to 15.1) · 412 W, 59 % of limit``, or why the energy is unknown; whose energies they are, where not those
+    of the ``device``.
+    """
     if energy.energy_j is None or energy.power_w is None or energy.of_limit is None:
         return f"energy unknown: kernels of unknown work run {shown_share(1 - energy.known_share)} of the time"
     low, high = (shown_figure(each or 0.0, 3) for each in (energy.low_j, energy.high_j))
-    parts = [
-        f"energy {shown_figure(energy.energy_j, 3)} J ({low} to {high})",
-        f"{energy.power_w:,.0f} W, {shown_share(energy.of_limit)} of limit",
-    ]
+    parts = [f"({low} to {high})", f"{energy.power_w:,.0f} W, {shown_share(energy.of_limit)} of limit"]
     if energy.per_token_j is not None:
         parts.append(f"{shown_figure(energy.per_token_j, 3)} J per token")
     if energy.constants_of != device:

@@ -258,8 +258,8 @@ def _energy_tile(summary: Summary) -> Iterator[Markup]:
     modelled, measured = summary.energy, summary.measured_power
     joules, below = None, [] if measured is None else [figures.measured_text(measured)]
     if modelled is not None:
-        joules, said = modelled.energy_j, figures.energy_text(modelled, summary.device.id)
-        below.insert(0, said if joules is None else said.partition(" J ")[2])
+        joules = modelled.energy_j
+        below.insert(0, figures.beside_energy(modelled, summary.device.id))
     elif measured is not None:
         joules = measured.energy_j
     if below:

@@ -404,12 +404,12 @@ class Names:
         return made
 
     def _device(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        made = {key: entry[key] for key in entry if key in _OF_A_DEVICE and is_number(entry[key])}
+        made = {key: value for key, value in entry.items() if key in _OF_A_DEVICE and is_number(value)}
         return made | ({"name": self.word(entry["name"])} if isinstance(entry.get("name"), str) else {})
 
     def _job(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        made = {key: info[key] for key in _OF_THE_JOB if key in info and is_number(info[key])}
-        made |= {key: info[key] for key in _VERSIONS if key in info and _is_version(info[key])}
+        made = {key: value for key, value in info.items() if key in _OF_THE_JOB and is_number(value)}
+        made |= {key: value for key, value in info.items() if key in _VERSIONS and _is_version(value)}
         if isinstance(info.get("backend"), str):
             made["backend"] = self.word(info["backend"])
         if isinstance(groups := info.get("pg_config"), list):
@@ -417,7 +417,7 @@ class Names:
         return made
 
     def _group_entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        made = {key: entry[key] for key in _OF_A_GROUP if key in entry and is_number(entry[key])}
+        made = {key: value for key, value in entry.items() if key in _OF_A_GROUP and is_number(value)}
         return made | {key: self.group(entry[key]) for key in ("pg_name", "pg_desc") if key in entry}
 
     def _op(self, name: str) -> str:
