@@ -119,6 +119,17 @@ def test_a_lower_limit_takes_longer_and_less_energy_by_hand(tmp_path: Path) -> N
     assert (same.after.step_us, same.energy.after_j) == (same.before.step_us, pytest.approx(energy.before_j))  # type: ignore[union-attr]
 
 
+def test_a_written_trace_is_said_not_to_record_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, to = str(recording(tmp_path, BACK_TO_BACK, steps=3)), str(tmp_path / "to.json")
+    said = []
+    for asked in (["--power-limit", "400"], ["--clock", "0.8"], ["--scale", "GEMM=0.9"]):
+        assert main(["whatif", path, *asked, "-o", to]) == 0
+        said.append("a trace records no clock" in capsys.readouterr().out)
+    assert said == [True, True, False]
+    assert main(["whatif", path, "--power-limit", "400"]) == 0
+    assert "records no clock" not in capsys.readouterr().out
+
+
 def test_no_limit_is_faster_than_a_higher_one_nor_draws_more_than_it_says(tmp_path: Path) -> None:
     trace = load(recording(tmp_path, BACK_TO_BACK, steps=3))
     runs = [what_if(trace, power_limit=watts) for watts in (150.0, 250.0, 400.0, 550.0, 700.0, 900.0)]

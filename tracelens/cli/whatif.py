@@ -58,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         say(terminal_text(line))
     if args.output is not None:
         say(f" wrote {args.output}")
+        if found.energy is not None and found.energy.after_j is not None:
+            say(" ! a trace records no clock: a report on it counts joules at the device's own one and limit")
     return 0
 
 

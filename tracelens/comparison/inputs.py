@@ -7,7 +7,7 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -189,37 +189,41 @@ def as_whole_ops(one: Side, other: Side) -> tuple[Side, Side]:
     A report counts such kernels by the op above them, a trace by themselves: here they count as one call per step, and
     so do those without ops and collectives.
     """
-    sides = one, other
+    parted, whole = _parted(one, other)
+    first, second = (
+        replace(side, parts=tuple(tuple(_with_whole(each, parted, whole) for each in run) for run in side.parts))
+        for side in (one, other)
+    )
+    return first, second
+
+
+def _parted(one: Side, other: Side) -> tuple[set[tuple[str, str]], dict[str, str]]:
+    """(op, kernel) of what one side alone has by kernel; and the category of ops of these names that are whole."""
     known = [
         [pair for each in side.recordings for pair in zip(each.calls, map(_is_bare, each.rates), strict=True)]
-        for side in sides
+        for side in (one, other)
     ]
     kernels = [{(call.name, call.kernel) for call, _ in own if call.kernel and call.name} for own in known]
     parted = kernels[0] ^ kernels[1]
     names = {name for name, _ in parted}
-    whole = {
-        call.name: call.category
-        for call, is_bare in chain(*known)
-        if is_bare and not call.kernel and call.name in names
-    }
+    calls = (call for call, is_bare in chain(*known) if is_bare and not call.kernel)
+    return parted, {call.name: call.category for call in calls if call.name in names}
 
-    def alike(call: Call, is_bare: bool) -> Call:
-        is_part = (call.name, call.kernel) in parted if call.kernel else is_bare
+
+def _with_whole(one: Recorded, parted: set[tuple[str, str]], whole: dict[str, str]) -> Recorded:
+    def alike(call: Call, work: CallWork) -> Call:
+        is_part = (call.name, call.kernel) in parted if call.kernel else _is_bare(work)
         return Call(name=call.name, category=whole[call.name]) if is_part and call.name in whole else call
 
-    def counted(found: Recorded) -> Recorded:
-        calls = tuple(alike(call, _is_bare(work)) for call, work in zip(found.calls, found.rates, strict=True))
-        number = {call: at for at, call in enumerate(dict.fromkeys(calls))}
-        row = np.array([number[call] for call in calls], np.int64)[found.call]
-        is_one = np.array([
-            bool(call.kernel) or call.name in (_UNLINKED, _COLLECTIVES) or call != given
-            for call, given in zip(calls, found.calls, strict=True)
-        ], bool)  # fmt: skip
-        share = len(found.durations_ns) / np.bincount(row)[row]
-        return replace(found, calls=calls, repeats=np.where(is_one[found.call], share, found.repeats))
-
-    first, second = (replace(side, parts=tuple(tuple(map(counted, run)) for run in side.parts)) for side in sides)
-    return first, second
+    calls = tuple(map(alike, one.calls, one.rates))
+    number = {call: at for at, call in enumerate(dict.fromkeys(calls))}
+    row = np.array([number[call] for call in calls], np.int64)[one.call]
+    is_one = [
+        bool(call.kernel) or call.name in (_UNLINKED, _COLLECTIVES) or call != given
+        for call, given in zip(calls, one.calls, strict=True)
+    ]
+    share = len(one.durations_ns) / np.bincount(row)[row]
+    return replace(one, calls=calls, repeats=np.where(np.array(is_one, bool)[one.call], share, one.repeats))
 
 
 def _is_bare(work: CallWork) -> bool:

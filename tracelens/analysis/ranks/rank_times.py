@@ -160,7 +160,7 @@ def rank_times_frame(job: JobContext) -> pd.DataFrame:
     us("slowest_wait_us", "Time in which the slowest rank waited in at least one collective (no send/recv)."),
     us("others_wait_us", "The same, mean over the other ranks."),
     us("cost_us", "Wait time of the others - wait time of the slowest: the most the step would gain if this rank kept "
-                  "up."),
+                  "up; less where the others' hosts need the time, which a rank's own report counts."),
 ))  # fmt: skip
 def step_cost_frame(job: JobContext) -> pd.DataFrame:
     """Steps: the slowest rank and its cost.
