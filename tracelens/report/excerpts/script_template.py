@@ -10,7 +10,7 @@ off the op run in a wider type by no more than ``TOLERANCES`` allows, and twice 
 A time is the median of device time (events on its stream) with cold caches: a large buffer is written before each call.
 
 Exit code: 0 measured, and the candidate is right; 1 the candidate is wrong or fails, and no time of it is shown;
-2 nothing could be judged here.
+2 it could not be judged here, or only for calls of less than 95 % of the op's device time.
 """
 
 import argparse
@@ -52,6 +52,8 @@ _WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "co
 # its memory). A CPU's clock is the host's.
 _FLUSHED_BYTES = {"cuda": 256 << 20, "hip": 512 << 20, "cpu": 64 << 20}
 
+# Share of the op's device time that a candidate has to be right for.
+_LEAST_JUDGED = 0.95
 # For what every call is given and older recordings do not say.
 _STAND_INS = {"number": 1, "float": 1.0, "int": 0, "bool": False}
 
@@ -484,6 +486,8 @@ def run(bench: Any, candidate: Any) -> tuple[int, list[str]]:
     said = gains(judged)
     if str(bench.device).startswith("cpu"):
         said[-1] = f"the {RECORDED['step']['what']}: not said of {RECORDED['device'] or 'its device'} by times of a CPU"
+    if sum(weight for weight, _ in judged) < _LEAST_JUDGED - 1e-5:
+        return 2, [*lines, said[0], f"not judged as a whole: that takes {100 * _LEAST_JUDGED:.0f} %"]
     return 0, lines + said
 
 
