@@ -124,6 +124,21 @@ def test_that_a_rank_is_late_also_outside_of_steps_is_said(folder, report):
     assert lines[lines.index(beyond) - 1].startswith(" rank 2 is late on its own by ")
 
 
+@pytest.mark.shared
+def test_what_a_gpu_waits_is_told_from_what_the_step_gains(shared_traces):
+    """Rank 1's GPU waits 48 ms for rank 0, while its host works for as long: without waiting the host bounds the step."""
+    files = sorted((shared_traces / "more" / "megatron_pr1316_tp2").glob("rank*.pt.trace.json.gz"))
+    result = compare_ranks(files, executor=Serial(), name="job")
+    said = RankReport(result).verdict().splitlines()
+    at = next(n for n, line in enumerate(said) if line.endswith("ms waiting for rank 0"))
+    assert said[at + 1].strip() == "on GPUs; what the step gains, hosts included, is in each rank's own report"
+    (waited_us,) = result.frames["step_cost"]["cost_us"]
+    finding = tracelens.report(files[1]).summary.findings[0]
+    assert finding.id == "exposed_communication"
+    assert 0 < finding.gain_us < waited_us / 4
+    assert finding.limited_by.startswith("the host takes 48 ms of 58.8 ms")
+
+
 def test_ranks_that_do_the_same_are_not_said_to_be_late(tmp_path):
     """They come last by turns, by less than a hundredth of the time."""
     Job(ranks=4, jitter_us=2.0).write(tmp_path)
