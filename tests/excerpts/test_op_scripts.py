@@ -283,6 +283,28 @@ def test_a_library_or_device_that_is_not_there_is_one_sentence(tmp_path: Path, a
     assert done.stdout.startswith(" ".join(arguments))
 
 
+def test_a_candidate_that_was_judged_for_a_part_alone_is_not_said_to_be_right() -> None:
+    """The calls that can't be called here took 20 of 100 us: exit code 2, and nothing of the step."""
+    module = module_of(op_scripts(two_products().trace(), op="aten::mm")[0].text)
+    small = module.RECORDED["calls"][1]
+
+    class PartBench(NumpyBench):
+        def prepare(self, call: Any) -> list[str]:
+            if call is small:
+                raise module.UnjudgedError("it has no implementation")
+            return super().prepare(call)
+
+    code, lines = module.run(PartBench(module, np.matmul), lambda a, b: (b.T @ a.T).T)
+    assert code == 2
+    assert lines[-2:] == [
+        "right for 1 distinct calls, 80.0 % of the op's device time in the recording",
+        "not judged as a whole: that takes 95 %",
+    ]
+    assert "the step" not in "\n".join(lines)
+    small["share"], module.RECORDED["calls"][0]["share"] = 0.05, 0.95
+    assert module.run(PartBench(module, np.matmul), lambda a, b: (b.T @ a.T).T)[0] == 0
+
+
 def test_times_of_a_cpu_say_nothing_of_the_recorded_step() -> None:
     module = module_of(op_scripts(two_products().trace(), op="aten::mm")[0].text)
     bench = NumpyBench(module, lambda a, b: a @ b)

@@ -486,7 +486,7 @@ def run(bench: Any, candidate: Any) -> tuple[int, list[str]]:
     said = gains(judged)
     if str(bench.device).startswith("cpu"):
         said[-1] = f"the {RECORDED['step']['what']}: not said of {RECORDED['device'] or 'its device'} by times of a CPU"
-    if sum(weight for weight, _ in judged) < _LEAST_JUDGED - 1e-5:
+    if sum(weight for weight, _ in judged) < _LEAST_JUDGED - 1e-4:
         return 2, [*lines, said[0], f"not judged as a whole: that takes {100 * _LEAST_JUDGED:.0f} %"]
     return 0, lines + said
 
