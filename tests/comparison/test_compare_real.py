@@ -20,6 +20,7 @@ from tracelens.types.units import signed_ms
 
 #: Ops above calls that launch too, kernels without ops, replayed graphs, collectives.
 REPORTED = (
+    "more/kineto/samples/resnet50_num_workers_4/worker0.1623212756351.pt.trace.json.gz",  # kernels of 0 us
     "b200/eager_trace.json.gz", "hta/trace_filter/sampled_rank-0.json.gz", "more/megatron_pr1316_tp2/rank0.pt.trace.json.gz",
     "more/ao/quantize_vit/2025-01-10_5024ea90_8ea658/quant.json.gz", "inference/vllm_decode_full/graph_execution.json.gz",
     "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz",

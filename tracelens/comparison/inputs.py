@@ -67,7 +67,7 @@ def _recorded_of_report(document: Mapping[str, Any]) -> Recorded:
         own = op.get("per_step") or {
             "count": op["operation_count"] / steps, "us": op["operation_count"] * op["kernel_us_mean"] / steps
         }  # fmt: skip
-        if own["us"]:
+        if own["count"]:
             units.append((_call(op), _rates_of_op(op), own["count"], round(own["us"] * NS_PER_US)))
     collectives = Call(name=_COLLECTIVES, category=_COLLECTIVES)
     units += [

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import orjson
 
-from tracelens.comparison.change_sentences import change_title, energy_text, parts_text
+from tracelens.comparison.change_sentences import FACTS, change_title, energy_text, parts_text
 from tracelens.comparison.compared import AT_ONCE, NOISE, WAITING
 from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.cells import plain_tree
@@ -65,12 +65,12 @@ def _lines(found: Comparison) -> Iterator[str]:
     for gate in found.gates:
         yield f" {'ok  ' if gate.passed else 'FAIL'} {gate.text}"
     yield ""
-    worth = [change for change in found.changes if not _is_nothing(change, found)]
+    worth = [change for change in _measurable(found) if not _is_nothing(change, found)]
     if not worth:
         yield " nothing changed" + (f" by {100 * _LEAST_SHOWN:g} % of the step" if found.changes else "")
     for change in worth[:_MOST_ON_TERMINAL]:
         yield f"   {change.text}"
-    rest = [change for change in found.changes if change not in worth[:_MOST_ON_TERMINAL]]
+    rest = [change for change in _measurable(found) if change not in worth[:_MOST_ON_TERMINAL]]
     if not all(_is_nothing(change, found) for change in rest):
         yield f"   {signed_ms(sum(change.change_ms for change in rest))} in {len(rest)} more changes"
 
@@ -84,11 +84,19 @@ def _chance(found: Comparison) -> Iterator[str]:
         yield f"     the change is {low:+,.3f} to {high:+,.3f} ms with 99 % confidence{chance}; {least}"
 
 
+def _measurable(found: Comparison) -> list[Change]:
+    """Without what rounding to whole ns makes of a change's rows; overlap is what all rows leave."""
+    rows = len(found.rows) + len(found.unchanged)
+    return [
+        change
+        for change in found.changes
+        if abs(change.change_ms) * NS_PER_MS >= (rows if change.category == AT_ONCE else len(change.rows))
+        or change.cause in FACTS
+    ]
+
+
 def _is_nothing(change: Change, found: Comparison) -> bool:
-    """Whether it is idle time, or chance, too short for a line; or what rounding to whole ns makes of as many rows."""
-    rounded = len(found.rows) + len(found.unchanged) if change.category == AT_ONCE else len(change.rows)
-    if abs(change.change_ms) * NS_PER_MS < rounded:
-        return True
+    """Whether it is idle time, or chance, too short for a line."""
     return change.cause in (WAITING, NOISE) and abs(change.change_ms) < _LEAST_SHOWN * found.a.step_ms
 
 
@@ -138,9 +146,9 @@ def comparison_markdown(found: Comparison) -> bytes:
         *[f"- {markdown_text(note)}" for note in found.notes],
         *[f"- {'✅' if gate.passed else '❌'} {markdown_text(gate.text)}" for gate in found.gates],
         "", "| change, ms | what |", "|---:|---|",
-        *[f"| {c.change_ms:+.3f} | {markdown_text(c.text)} |" for c in found.changes[:_MOST_IN_MARKDOWN]],
+        *[f"| {c.change_ms:+.3f} | {markdown_text(c.text)} |" for c in _measurable(found)[:_MOST_IN_MARKDOWN]],
     ]  # fmt: skip
-    rest = found.changes[_MOST_IN_MARKDOWN:]
+    rest = _measurable(found)[_MOST_IN_MARKDOWN:]
     if rest:
         lines.append(f"| {sum(c.change_ms for c in rest):+.3f} | {len(rest)} more |")
     return ("\n".join(lines) + "\n").encode()
@@ -196,7 +204,7 @@ def github_annotations(found: Comparison) -> str:
 
 
 def _why(found: Comparison, most: int = 5) -> list[str]:
-    return [terminal_text(change.text) for change in found.changes[:most]]
+    return [terminal_text(change.text) for change in _measurable(found)[:most]]
 
 
 def _data(text: str) -> str:
@@ -350,9 +358,10 @@ def _side_below(side: SideSummary) -> str:
 
 
 def _changes(found: Comparison) -> Section:
-    top = max((abs(change.change_ms) for change in found.changes), default=0.0) or 1.0
+    changes = _measurable(found)
+    top = max((abs(change.change_ms) for change in changes), default=0.0) or 1.0
     lines = []
-    for change in found.changes:
+    for change in changes:
         links = [tag("a", str(at + 1), href=f"#row-{at + 1}") for at in change.rows[:_LINKS] if at < MAX_ROWS]
         more = f" and {len(change.rows) - len(links)} more" if len(change.rows) > len(links) else None
         width = f"{100 * abs(change.change_ms) / top:.2f}%"
