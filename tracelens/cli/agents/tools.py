@@ -734,7 +734,7 @@ def _asked(line: list[str], _: Mapping[str, Any]) -> ToolAnswer:
         return ToolAnswer(
             says="Ask with ready, the name of a ready query, or with a statement in SQL.", more=_askable(line)
         )
-    text, _, _ = _ran("query", ["--format=json", *line])
+    text = _ran("query", ["--format=json", *line])[0]
     found = json.loads(text)
     says = f"{counted(len(found['rows']), 'row')} of {found['scope']}"
     told = {"rows": found["rows"], **({"query": found["query"]} if args.ready else {})}
