@@ -130,15 +130,15 @@ class DiskCache(Record, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> DiskCache | None:
-        """``2000`` or ``2000@12``; None for disks without bytes or speed. UsageError for anything else."""
+        """``2000`` or ``2000@12``; None for disks without bytes. UsageError for anything else, no speed too."""
         size, at, rate = text.partition("@")
         try:
             gib, gb_s = float(size), float(rate) if at else None
         except ValueError:
             raise UsageError(f"--disk-cache takes GIB or GIB@GB/s, e.g. 2000@12, not {text!r}") from None
-        if not (0 <= gib < float("inf") and 0 <= (gb_s or 0.0) < float("inf")):
-            raise UsageError(f"the disks' cache must be 0 GiB or more at 0 GB/s or more, not {text}")
-        return cls(gib=gib, gb_s=gb_s) if gib and gb_s != 0 else None
+        if not (0 <= gib < float("inf") and (gb_s is None or 0 < gb_s < float("inf"))):
+            raise UsageError(f"--disk-cache must be 0 GiB or more at more than 0 GB/s, not {text}; leave it out for none")
+        return cls(gib=gib, gb_s=gb_s) if gib else None
 
     def check(self, system: System, devices: int) -> None:
         """UsageError where the devices' share of their nodes has no such disks."""
