@@ -439,6 +439,25 @@ def apart(folder: Path, points: Sequence[Served]) -> dict[str, list[tuple[Served
     return found
 
 
+def handed_over(found: Sequence[tuple[Served, float]]) -> tuple[list[tuple[Served, float]], float]:
+    """Times to the first token of disaggregated rows with what handing over adds to them, by other devices than their
+    own; and what it adds by all, in us: of each device's rows of few requests at once, the median of how much longer
+    the median was than simulated without it. Means hold a run's start.
+    """
+    late: dict[str, list[float]] = defaultdict(list)
+    for one, ratio in found:
+        if one.point.concurrency <= ALONE and ratio == ratio:
+            mean, middle = float(one.row["ttft_ms"]), float(one.row["median_ttft_ms"])
+            late[one.point.system].append((mean if middle != middle else middle) - ratio * mean)
+    medians = {name: float(np.median(values)) for name, values in late.items()}
+
+    def added_ms(without: str = "") -> float:
+        return float(np.median([value for name, value in medians.items() if name != without]))
+
+    with_it = [(one, ratio + added_ms(one.point.system) / float(one.row["ttft_ms"])) for one, ratio in found]
+    return with_it, 1e3 * added_ms()
+
+
 def constants_of(logs: np.ndarray) -> dict[str, float]:
     """As engines' files have them: the prompts' scale on top of the device's."""
     found = dict(zip(PULL, np.exp(logs).tolist(), strict=True))
@@ -472,7 +491,8 @@ def spans(scored: Sequence[tuple[Served, float]], vendor: str) -> tuple[float, f
 Scores = Mapping[str, Sequence[tuple[Served, float]]]
 
 
-def write(points: Sequence[Served], scores: Scores, first: Scores, most_devices: int, today: str) -> None:
+def write(points: Sequence[Served], scores: Scores, first: Scores, of_all: Mapping[str, float], today: str) -> None:
+    """Every engine's file; ``of_all``: what they have in common."""
     folder = Path(engines_room.__file__).parent
     for vendor, pooled in (("nvidia", "pooled"), ("amd", "pooled-rocm")):
         all_of_it = [o for o in points if vendor_of(o.engine) == vendor]
@@ -492,7 +512,7 @@ def write(points: Sequence[Served], scores: Scores, first: Scores, most_devices:
                 f'source = "{sum(not o.is_first for o in mine)} published points: {families}; fit_engines.py, {today}"',
                 *(f"{key} = {value:.4g}" for key, value in constants_of(fit.logs(name)).items()),
                 *(f'{key} = "{value}"' for key, value in texts.items()),
-                f"computes = [{computes}]", f"most_devices = {most_devices}",
+                f"computes = [{computes}]", *(f"{key} = {value:.4g}" for key, value in of_all.items()),
                 *residual_lines("residuals", scores, vendor), *residual_lines("first_residuals", first, vendor),
                 *(each for release in releases for each in release_lines(fit, release)),
             ]  # fmt: skip
@@ -535,14 +555,15 @@ def main() -> None:
     scores, first = report(points)
     if args.write or args.first:
         found = apart(args.folder, points)
+        first_apart, handover_us = handed_over(found["ttft_ms"])
         scores = {**scores, "apart": found["tpot_ms"]}
-        first = {"model": first_left_out(points), "apart": found["ttft_ms"]}
+        first = {"model": first_left_out(points), "apart": first_apart}
         told = {"first token": first["model"], "apart": scores["apart"], "apart, first token": first["apart"]}
         for title, scored in told.items():
             print_lines(title, scored)
     if args.write:
         most = max(one.point.devices for one, _ in scores["apart"])
-        write(points, scores, first, most, args.date)
+        write(points, scores, first, {"handover_us": handover_us, "most_devices": most}, args.date)
     if args.predictions is not None:
         predictions(args.predictions, scores, first)
 

@@ -65,8 +65,8 @@ def test_time_per_token_of_what_was_left_out(shared_data: Path, tmp_path: Path) 
     found = scores(tmp_path / "p.csv")
     assert_published(tmp_path / "p.csv", "serving TPOT")
     assert_holds(found["serving TPOT"], 0.095, 0.30)
-    # The target of ITL is 0.12: prompts of unpublished lengths, FP8 experts of vLLM 0.11, hosts that differ
-    assert_holds(found["serving ITL"], 0.145, 0.49)
+    # Prompts of unpublished lengths, MXFP4 experts and hosts that differ make the tail
+    assert_holds(found["serving ITL"], 0.12, 0.46)
     groups: dict[str, list[float]] = {}
     for point, ratio in told["model"]:
         if not point.is_gap:

@@ -32,7 +32,10 @@ from tracelens.predict.serving.deployment import (
 )
 from tracelens.predict.serving.engines import engine_name, fitted_engine, named
 from tracelens.predict.serving.experiment import deployment_of
+from tracelens.predict.serving.metrics import summary
+from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
 from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions
+from tracelens.predict.serving.simulation import Options, simulate
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.blocks import block_types
 from tracelens.types.dtypes import DType
@@ -101,6 +104,23 @@ def test_requests_wait_for_the_scheduler_s_next_look() -> None:
     wait = seldom["ttft_mean_ms"] - always["ttft_mean_ms"]
     assert wait == pytest.approx(10 * seldom["itl_p50_ms"], rel=0.2)
     assert seldom["completed"] == always["completed"] == 200
+
+
+def test_a_prompt_waits_until_the_decoding_replica_has_seen_it_and_for_its_way_there() -> None:
+    """SGLang's decoding server sets the transfer up: half of 20 steps in the mean; then the way itself takes 50 ms."""
+    engine = fitted_engine("sglang", H100)
+    model, system = ModelConfig.load("llama3.1-8b"), System.load("h100-sxm")
+    requests = Workload(
+        arrivals=Arrivals(kind="closed", concurrency=8), input=Lengths(mean=64),
+        output=Lengths(kind="uniform", mean=200, spread=0.3), count=200,
+    ).generate()  # fmt: skip
+    found = []
+    for changed in ({}, {"recv_interval": 21}, {"handover_us": engine.handover_us + 50_000}):
+        deployment = Deployment(model=model, system=system, engine=dataclasses.replace(engine, **changed))
+        found.append(summary(simulate(deployment, requests, Options(prefill_replicas=1, levels=("low",)))))
+    plain, seldom, far = found
+    assert far["ttft_p50_ms"] - plain["ttft_p50_ms"] == pytest.approx(50, abs=5)
+    assert seldom["ttft_mean_ms"] - plain["ttft_mean_ms"] == pytest.approx(10 * seldom["itl_p50_ms"], rel=0.3)
 
 
 @pytest.mark.sweep
@@ -313,3 +333,42 @@ def test_a_wrong_engine_file_is_refused_with_its_key(text: str, sentence: str, t
     path.write_text(f'source = "here"\n{text}\n')
     with pytest.raises(InputError, match=re.escape(sentence)):
         Engine.load(path)
+
+
+def _operations(precision: str, engine: str, tokens: int, device: str = "b200") -> dict[str, tuple]:
+    """Name -> (perf model, fs) of a layer of Qwen3-235B's decode step on 4 devices, 32 of its 128 experts on each."""
+    row = {**ROW, "model_path": "qwen3-235b-a22b", "system": device, "precision": precision, "backend": engine}
+    point = point_of({**row, "tp_size": 4, "moe_ep_size": 4, "concurrency": tokens})
+    cost = PointSimulator(LIMITS, engine_named="ideal").cost(point)
+    made = cost.layer_operations(cost.layers[0], tokens, [], tokens, 512 * tokens)
+    return {name: (model, fs) for name, model, fs in made}
+
+
+def test_experts_take_as_long_as_measured_layers_where_there_are_some():
+    """Products, activation, permutation and sum are one layer with the same weights; H20 has no such measurement."""
+    products, layer = _operations("bf16", "sglang", 8, "mi300x"), _operations("bf16", "sglang", 8)
+    assert {"experts.up", "experts.activation", "experts.down"} <= products.keys()
+    assert not {"experts.up", "experts.activation", "experts.down"} & layer.keys()
+    model, fs = layer["experts.layer"]
+    assert (model.hidden, model.ffn, model.experts, model.gated) == (4096, 1536, 32, True)
+    read = 3 * 4096 * 1536 * 2 * model.read_experts
+    assert model.hbm_bytes() == pytest.approx(read, rel=0.01)
+    # 7.7 TB/s is what B200's memory reaches of 8
+    assert fs / 1e9 > read / 7.7e6
+    assert "experts.up" in _operations("mxfp4", "sglang", 8, "h100_sxm")
+
+
+def test_vllm_multiplies_a_block_of_128_rows_for_each_fp8_expert():
+    """Of 32 experts on a device: room for 32 x 127 rows more than there are, whatever the batch."""
+    few, many = (_operations("fp8", "vllm", tokens) for tokens in (8, 64))
+    for made in (few, many):
+        empty, _ = made["experts.up.empty"]
+        assert (empty.m, empty.n, empty.k, empty.groups) == (32 * 127, 2 * 1536, 4096, 1)
+        assert made["experts.activation.empty"][0].shape == (32 * 127, 1536)
+    assert few["experts.up.empty"][1] == many["experts.up.empty"][1] > 0
+    assert few["experts.layer"][1] < many["experts.layer"][1]
+    for precision, engine in (("bf16", "vllm"), ("fp8", "trtllm"), ("fp8", "sglang")):
+        assert "experts.up.empty" not in _operations(precision, engine, 8)
+    point = point_of({**ROW, "system": "h200_sxm", "backend": "vllm", "model_path": "qwen3-235b-a22b", "tp_size": 4})
+    ours, others = (PointSimulator(LIMITS).cost(dataclasses.replace(point, engine=name)) for name in ("vllm", "sglang"))
+    assert ours.pool_tokens() == pytest.approx(others.pool_tokens(), rel=0.01)

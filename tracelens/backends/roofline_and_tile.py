@@ -188,15 +188,19 @@ HBM_PER_WIRE = 2.0
 _HELD = 0.7
 #: FLOPs per byte of HBM below which attention decodes. Assumed: prompts of a few hundred tokens have more.
 _DECODES = 64.0
-_FAMILIES = {"sdpa": PROMPTS, "moe": "moe"}
 _CLASSES = {"fp4": "nvfp4"}
 
 
 def works(
-    work: WorkColumns | ColumnBatch, device: HardwareSpec, time_us: Floats, clocked: Floats | float = 1.0
+    work: WorkColumns | ColumnBatch,
+    device: HardwareSpec,
+    time_us: Floats,
+    clocked: Floats | float = 1.0,
+    experts: str = "moe",
 ) -> Iterator[tuple[npt.NDArray[np.intp], KernelWork]]:
     """Rows that are alike in what they draw power for, and their work: of perf models as they count, of column batches
-    as their kernels do it. ``clocked``: the share of the time that follows the clock.
+    as their kernels do it. ``clocked``: the share of the time that follows the clock. ``experts``: the family of perf
+    models of fused ones.
     """
     if isinstance(work, ColumnBatch):
         families, flops, hbm, wire = work.power_families(), work.flops_by_class(), work.hbm_bytes(), np.zeros(len(work))
@@ -204,7 +208,7 @@ def works(
         if work.is_repeated and device.l2_mib is not None:
             hbm = hbm * np.clip(hbm / (_HELD * device.l2_mib * 2**20) - 1, 0, 1)
     else:
-        families, flops = _model_work(work)
+        families, flops = _model_work(work, experts)
         wire = np.nan_to_num(work.wire_bytes)
         l2 = hbm = np.where(wire > 0, HBM_PER_WIRE * wire, work.hbm_bytes)
     follows = np.broadcast_to(np.asarray(clocked, np.float64), len(work))
@@ -216,11 +220,12 @@ def works(
         )  # fmt: skip
 
 
-def _model_work(work: WorkColumns) -> tuple[npt.NDArray[Any], dict[str, Floats]]:
+def _model_work(work: WorkColumns, experts: str) -> tuple[npt.NDArray[Any], dict[str, Floats]]:
     """Families and FLOPs by class. Vector units' FLOPs are in the energy of the bytes that they come with."""
     kinds = [model.price_family() or (PRODUCTS if engine == "matrix" else MEMORY)
              for model, engine in zip(work.models, work.engine, strict=True)]  # fmt: skip
-    families = np.array([_FAMILIES.get(kind, kind) for kind in kinds], object)
+    named = {"sdpa": PROMPTS, "moe": experts}
+    families = np.array([named.get(kind, kind) for kind in kinds], object)
     with np.errstate(divide="ignore", invalid="ignore"):
         families[(families == PROMPTS) & (work.flops / work.hbm_bytes < _DECODES)] = DECODING
     rates = ["bf16" if dtype is None or dtype.rate is None else dtype.rate for dtype in work.dtype]
@@ -228,8 +233,8 @@ def _model_work(work: WorkColumns) -> tuple[npt.NDArray[Any], dict[str, Floats]]
         ("" if engine != "matrix" else ATTENTION if kind == "sdpa" else _CLASSES.get(rate, rate))
         for kind, engine, rate in zip(kinds, work.engine, rates, strict=True)
     ]
-    named, done = np.array(classes, object), work.flops * work.passes
-    return families, {name: np.where(named == name, done, 0.0) for name in sorted(set(classes)) if name}
+    each, done = np.array(classes, object), work.flops * work.passes
+    return families, {name: np.where(each == name, done, 0.0) for name in sorted(set(classes)) if name}
 
 
 def drawn(work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec) -> Drawn:
@@ -249,9 +254,12 @@ def drawn(work: WorkColumns | ColumnBatch, found: EstimateTable, device: Hardwar
 def over_idle_uj(
     constants: PowerConstants, models: Sequence[PerfModel], time_us: Floats, device: HardwareSpec
 ) -> Floats:
-    """µJ of a call of each model, of so many µs, over what a waiting device draws; none of one without time."""
+    """µJ of a call of each model, of so many µs, over what a waiting device draws; none of one without time.
+
+    Experts draw as products: by energies of loops of one layer the watts of ML.ENERGY's servers are 10 % too high.
+    """
     columns, over_w = WorkColumns.of(models), np.full(len(models), np.nan)
-    for at, work in works(columns, device, time_us):
+    for at, work in works(columns, device, time_us, experts=PRODUCTS):
         over_w[at] = kernel_power(constants, work).power_w - constants.idle_w
     energy: Floats = np.where(time_us > 0, over_w * time_us, 0.0)
     return energy

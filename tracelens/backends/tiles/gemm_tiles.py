@@ -25,6 +25,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Calibration
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM, Product, product_flops, product_operands
+from tracelens.perf_models.moe import MoELayer
 from tracelens.types.dtypes import DType, Precision
 from tracelens.types.records import Record
 
@@ -231,7 +232,8 @@ def precision(model: PerfModel) -> str | None:
     if dtype in (DType.BF16, DType.FP16):
         return "bf16"
     if dtype.rate == "fp8":
-        return _scaled_fp8(model) if isinstance(model, GEMM) else "fp8"
+        scaled = isinstance(model, MoELayer) and model.scaled_by > _MX_BLOCK
+        return _scaled_fp8(model) if isinstance(model, GEMM) else "fp8_block" if scaled else "fp8"
     return "nvfp4" if dtype.rate == "fp4" else None
 
 

@@ -492,6 +492,8 @@ class StepCost:
             experts=precision.experts,
             kv=precision.kv,
             lora=0 if self.deployment.adapters is None else self.deployment.adapters.rank,
+            fused=_fused_types(self.system.device),
+            expert_rows=self.deployment.engine.expert_rows,
             multiplied=frozenset(
                 each
                 for each in narrow
@@ -988,6 +990,14 @@ class StepCost:
             return 0
         line = self._draft.decode_line(batch, context)
         return (self.queries - 1) * (line.fixed + line.slope * context)
+
+
+def _fused_types(device: HardwareSpec) -> frozenset[DType]:
+    """Types in which fused expert layers were measured on the device; FP8 with a scale per block."""
+    names = {"bf16": "bf16", "fp8": "fp8_block", "fp4": "nvfp4"}
+    return frozenset(
+        each for each in DType if each.rate in names and device.calibration("moe", names[each.rate]) is not None
+    )
 
 
 def _by_part(letter: str, made: Sequence[LayerOp]) -> Iterator[tuple[tuple[str, ...], LayerOp]]:

@@ -179,13 +179,15 @@ class Engine(Record, frozen=True, kw_only=True):
     share of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the
     backend says of an operation, ``prompt_scale`` on top of it what prompts add to a step: their share of what is
     linear in tokens, and their attention; ``request_us`` is what a request waits for in the front end before the
-    scheduler sees it (HTTP), ``token_us`` for each token of its prompt (tokenization); ``recv_interval``: the scheduler
-    looks for requests at every so manieth decode step. ``layer_us`` is what launches and the host add to each layer of
+    scheduler sees it (HTTP), ``token_us`` for each token of its prompt (tokenization), ``handover_us`` on its way from
+    a prefill replica to one that decodes, beside its cache's transfer; ``recv_interval``: the scheduler looks for
+    requests at every so manieth decode step. ``layer_us`` is what launches and the host add to each layer of
     a step, ``prompt_layer_us`` in a step with prompts, which no captured graph replays (None: as much). ``releases``:
     those that were measured, oldest first. ``policy``: how it forms batches; ``quantized_kv``: the type of its cache
     beside quantized attention weights. ``overlap``: one of ``OVERLAPS``; ``cache_load``: when prefixes come back from
-    host memory, one of ``CACHE_LOADS``; ``graph_batches``: the sizes of decode batches
-    that it captured as graphs, to which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64). ``residuals``:
+    host memory, one of ``CACHE_LOADS``; ``graph_batches``: the sizes of decode batches that it captured as graphs, to
+    which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64); ``expert_rows``: of how many rows the blocks
+    are of which it multiplies one for each FP8 expert whatever its rows (0: only rows that there are). ``residuals``:
     where measured points were beside estimates of the time per token, ``first_residuals`` of the time to the first one,
     by what was left out (``LEFT_OUT``); ``computes`` and ``most_devices``: on devices of which compute capabilities
     points ran, and on how many at most. ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the
@@ -218,6 +220,7 @@ class Engine(Record, frozen=True, kw_only=True):
     prompt_scale: float = 1.0
     request_us: float = 0.0
     token_us: float = 0.0
+    handover_us: float = 0.0
     recv_interval: int = 1
     layer_us: float = 0.0
     prompt_layer_us: float | None = None
@@ -227,6 +230,7 @@ class Engine(Record, frozen=True, kw_only=True):
     overlap: str = ""
     cache_load: str = ""
     graph_batches: str = ""
+    expert_rows: int = 0
     residuals: tuple[ServingResiduals, ...] = ()
     first_residuals: tuple[ServingResiduals, ...] = ()
     computes: tuple[str, ...] = ()
@@ -260,7 +264,7 @@ class Engine(Record, frozen=True, kw_only=True):
         """An ``engine.toml`` as ``--calibrate`` writes it. InputError for a file that is missing or wrong."""
         table = FigureTable.of_file(Path(path), kind="engine")
         given: dict[str, object] = {"name": table.text("name") or Path(path).stem, "source": table.source("source")}
-        for name in ("max_num_seqs", "max_batched_tokens", "block_tokens", "kv_tokens", "recv_interval"):
+        for name in ("max_num_seqs", "max_batched_tokens", "block_tokens", "kv_tokens", "recv_interval", "expert_rows"):
             given[name] = table.whole(name)
         for name in _NUMBERS:
             given[name] = table.number(name)
@@ -352,7 +356,7 @@ _TEXTS = (
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
     "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "token_us", "layer_us",
-    "prompt_layer_us",
+    "prompt_layer_us", "handover_us",
 )  # fmt: skip
 
 

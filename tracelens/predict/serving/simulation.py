@@ -137,7 +137,7 @@ class DiskCache(Record, frozen=True, kw_only=True):
         except ValueError:
             raise UsageError(f"--disk-cache takes GIB or GIB@GB/s, e.g. 2000@12, not {text!r}") from None
         if not (0 <= gib < float("inf") and (gb_s is None or 0 < gb_s < float("inf"))):
-            raise UsageError(f"--disk-cache must be 0 GiB or more at more than 0 GB/s, not {text}; leave it out for none")
+            raise UsageError(f"--disk-cache takes 0 GiB or more at more than 0 GB/s, not {text}; leave it out for none")
         return cls(gib=gib, gb_s=gb_s) if gib else None
 
     def check(self, system: System, devices: int) -> None:
@@ -267,6 +267,7 @@ class Simulation:
         self._kv_links = [self.queue.resource(f"kv link {rank}") for rank in range(entries)]
         engine = self._prefill_cost.deployment.engine
         self._request_fs, self._token_fs = (round(us * FS_PER_US) for us in (engine.request_us, engine.token_us))
+        self._handover_fs = round(self.cost.deployment.engine.handover_us * FS_PER_US)
         self._kv_bytes_per_token = self.cost.kv_bytes_per_token()
         self.replicas = [self._replica(index, record) for index in range(options.replicas + options.prefill_replicas)]
         self._entry = self.replicas[options.replicas :] or self.replicas
@@ -381,8 +382,11 @@ class Simulation:
         yield
 
     def _enter(self, request: int, arrived: Arrived) -> None:
-        replica = self._routed(request, arrived, self._entry)
-        if wait := replica.until_received(arrived.number):
+        replica, receiving = self._routed(request, arrived, self._entry), []
+        if self.options.prefill_replicas:
+            # A decoding replica sets the transfer up before the prompt is computed
+            receiving = [self._decoders[arrived.number % len(self._decoders)]]
+        if wait := max(each.until_received(arrived.number) for each in (replica, *receiving)):
             self.queue.at(self.queue.now + wait, self._received(replica, request))
         else:
             self._take_in(replica, request)
@@ -431,6 +435,8 @@ class Simulation:
         yield link
         yield self._left_fs(tokens, before)
         link.release()
+        if self._handover_fs:
+            yield self._handover_fs
         sessions = self.requests.sessions
         pieces = self.requests.pieces[request] if self.requests.pieces else ()
         arrived = Arrived(self._handed, sessions[request] if sessions else self._handed, pieces)

@@ -207,7 +207,7 @@ class Quantization(Record, frozen=True, kw_only=True):
         if part == "experts":
             if rest.startswith("shared."):
                 return self.shared
-            return self.experts if rest in ("up", "down") else None
+            return self.experts if rest in ("up", "down", "layer") else None
         if part == "logits":
             return self.logits
         if part in ("embedding", "positions", "mtp", "residual", "vision"):

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from tracelens import perf_models
 from tracelens.errors import UsageError
-from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, Movement, PerfModel
+from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, MoEFused, Movement, PerfModel
 from tracelens.perf_models.normalization import HyperConnection
 from tracelens.predict.network.topology import Group
 from tracelens.predict.workload.expert_placement import ExpertTraffic, expert_traffic
@@ -421,6 +421,10 @@ def _beside(rank: TrainingRank, name: str, inputs: int, outputs: int) -> Iterato
 M = TypeVar("M", GEMM, GroupedGEMM)
 
 
+#: Weights of FP8 experts that share a scale, as checkpoints of DeepSeek-V3 and Qwen3 hold them (128 x 128).
+SCALED_BLOCK = 128 * 128
+
+
 class InferenceRank(Record, frozen=True, kw_only=True):
     """A device that serves ``shape``, of which ``local`` is its tensor-parallel part as a model of its own.
 
@@ -429,6 +433,7 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     values; None: the model's. ``multiplied``: types that the device has a matrix rate for. ``busiest``: tokens that
     the data-parallel rank computes that has most of a step, padding included; None: they are divided evenly.
     ``lora``: the rank of the adapters beside its products, of which a step's tokens need ``adapters`` different ones.
+    ``fused``: types in which engines' fused expert layers were measured on the device; ``expert_rows`` as the engine's.
     """
 
     shape: ModelShape
@@ -447,6 +452,8 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     busiest: int | None = None
     lora: int = 0
     adapters: int = 0
+    fused: frozenset[DType] = frozenset()
+    expert_rows: int = 0
 
     @property
     def width(self) -> float:
@@ -485,7 +492,7 @@ class InferenceRank(Record, frozen=True, kw_only=True):
 
     def narrow(self, op: LayerOp) -> NarrowWeights | None:
         """A product's weights where they are narrower than the model's type: as asked for, else the checkpoint's."""
-        if not isinstance(op.model, GEMM | GroupedGEMM):
+        if not isinstance(op.model, GEMM | GroupedGEMM | MoEFused):
             return None
         if self.held is not None:
             return self.held.of(op.name)
@@ -518,6 +525,33 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         else:
             model = self.cached(model)
         return op if model is op.model else replace(op, model=model)
+
+    def with_fused_experts(self, ops: Sequence[LayerOp]) -> list[LayerOp]:
+        """Operations of a block, its experts' products and what is between them as the one layer that engines run.
+
+        vLLM's call of DeepGEMM for FP8 experts knows on the host no expert's rows: room for all of them is multiplied,
+        ``expert_rows`` less one more for each of the device's experts, empty blocks by the first one's weights.
+        """
+        at = next((at for at, op in enumerate(ops) if isinstance(op.model, GroupedGEMM)), None)
+        if at is None:
+            return list(ops)
+        (up, between, down), model = ops[at : at + 3], ops[at].model
+        if not isinstance(model, GroupedGEMM) or model.dtype not in self.fused or model.products()[0].b_width:
+            return list(ops)
+        is_scaled = model.dtype is not None and model.dtype.rate == "fp8"
+        layer = MoEFused(
+            tokens=model.m, hidden=model.k, ffn=model.n // (1 + self.local.gated), experts=self.traffic.held, top_k=1,
+            gated=self.local.gated, touched=float(model.groups), dtype=model.dtype, dtype_out=model.dtype_out,
+            scaled_by=SCALED_BLOCK if is_scaled else 0,
+        )  # fmt: skip
+        made = [replace(up, name="experts.layer", model=layer, weights=up.weights + down.weights)]
+        if is_scaled and self.expert_rows > 1:
+            empty = (self.expert_rows - 1) * self.traffic.held
+            made += [
+                LayerOp(name=f"{op.name}.empty", model=_of_rows(op.model, empty), split="experts")
+                for op in (up, between, down)
+            ]
+        return [*ops[:at], *made, *ops[at + 3 :]]
 
     def cached(self, core: PerfModel) -> PerfModel:
         """``core`` with keys and values in the cache's type."""
@@ -578,3 +612,15 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         return replace(
             model, dtype=computed if computed in self.multiplied else kept, dtype_b=narrow.dtype, dtype_out=kept
         )
+
+
+def _of_rows(model: PerfModel, rows: int) -> PerfModel:
+    """An operation on ``rows`` rows, a product's all by one expert's weights."""
+    if isinstance(model, GroupedGEMM):
+        return replace(model, m=rows, groups=1)
+    if not isinstance(model, perf_models.Elementwise):
+        return model
+    inputs, outputs = (
+        tuple(replace(each, shape=(rows, *each.shape[1:])) for each in some) for some in (model.inputs, model.outputs)
+    )
+    return replace(model, shape=(rows, *model.shape[1:]), inputs=inputs, outputs=outputs)
