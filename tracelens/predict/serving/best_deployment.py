@@ -207,7 +207,8 @@ class ClosedForm:
         transfer_s = self.cost.transfer_fs(nbytes) / _FS_PER_S
         link = self._ranks / transfer_s if transfer_s else math.inf
         capacity = min(count * self._lanes / step_s, link)
-        return PrefillPool(capacity, alone_s, step_s / count, self._request_s + transfer_s)
+        handed_s = transfer_s + self.cost.deployment.engine.handover_us / 1e6
+        return PrefillPool(capacity, alone_s, step_s / count, self._request_s + handed_s)
 
     def _fitting(self, budget: int) -> int:
         """Whole prompts in a step of all data-parallel ranks."""
