@@ -15,7 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from tracelens.analysis.attribution.window import Recording, Window
-from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.comparison.sides import Call, Recorded, Side
 from tracelens.comparison.traced_side import recorded
@@ -103,11 +103,10 @@ def stretched(before: Original, rows: Ints, factor: float) -> Events:
     """
     table = before.trace.table
     start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
-    union = Covered(np.zeros(len(rows), np.int64), start, end)
     found = copy.deepcopy(before.events)
     timed, starts, ends = _spans(found)
     moments, at = np.unique(np.concatenate((starts, ends)), return_inverse=True)
-    longer = np.rint((factor - 1) * union.before(np.zeros(len(moments), np.int64), moments)).astype(np.int64)
+    longer = np.rint((factor - 1) * covered_before(start, end, moments)).astype(np.int64)
     apart = np.maximum(np.diff(moments + longer), 1)
     moved = np.concatenate((moments[:1] + longer[:1], moments[0] + longer[0] + np.cumsum(apart)))[at]
     for event, begins, stops in zip(timed, moved[: len(timed)].tolist(), moved[len(timed) :].tolist(), strict=True):
@@ -115,6 +114,11 @@ def stretched(before: Original, rows: Ints, factor: float) -> Events:
         if "dur" in event:
             event["dur"] = (stops - begins) / 1000
     return found
+
+
+def covered_before(start: Ints, end: Ints, moments: Ints) -> Ints:
+    """How much (ns) of the union of ``[start, end)`` lies before each moment."""
+    return covered_ns(start, end, np.full(len(moments), start.min(initial=0)), moments)
 
 
 def _spans(events: Events) -> tuple[Events, Ints, Ints]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.comparison.edits import Events, Original, event_of, stretched
+from tests.comparison.edits import Events, Original, covered_before, event_of, stretched
 from tracelens.analysis.intervals import Bools, Covered
 from tracelens.comparison.sides import COMMUNICATION, COPY, STREAMING, Call, call_role
 from tracelens.trace.table import HOST_KINDS
@@ -282,8 +282,7 @@ def lost_overlap(edit: Edit) -> Planted | None:
                 event = found[event_of(edit.before, row)]
                 event["ts"] = round(event["ts"] * 1000 + hidden) / 1000
             total += hidden
-            union = Covered(np.zeros(int(moved.sum()), np.int64), edit.start[moved], edit.end[moved])
-            busy += int(union.before(np.zeros(1, np.int64), np.array([end + hidden]))[0])
+            busy += int(covered_before(edit.start[moved], edit.end[moved], np.array([end + hidden]))[0])
     per_step = edit.steps * NS_PER_MS
     return Planted([found], total / per_step, "^exposed communication.*hidden less", busy / per_step) if total else None
 
@@ -328,11 +327,7 @@ def extra_layer(edit: Edit, blocks: Callable[[Edit, int], tuple[int, int] | None
                     event["args"][key] += 400_000_000 + 1_000_000 * step
             found.append(event)
         total += longer
-        busy += int(
-            Covered(np.zeros(len(of_block), np.int64), edit.start[of_block], edit.end[of_block]).before(
-                np.zeros(1, np.int64), np.array([high])
-            )[0]
-        )
+        busy += int(covered_before(edit.start[of_block], edit.end[of_block], np.array([high]))[0])
     return Planted(
         [found], total / edit.steps / NS_PER_MS, r"\d+ -> \d+ (?:times|calls)", busy / edit.steps / NS_PER_MS
     )

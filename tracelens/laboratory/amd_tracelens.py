@@ -270,10 +270,12 @@ def extract_sdpa_cfg(q: Sequence[int], k: Sequence[int], v: Sequence[int], order
     }  # fmt: skip
 
 
-#: By their names in the package.
+#: By their names in the package, which are the classes' own behind the underscore.
 _STAND_INS: Mapping[str, Any] = {
-    "GEMM": _GEMM, "GroupedGemm": _GroupedGemm, "SDPA": _SDPA, "UnaryElementwise": _UnaryElementwise,
-    "BinaryElementwise": _BinaryElementwise, "Normalization": _Normalization, "EPComm": _EPComm,
+    **{
+        kind.__name__.removeprefix("_"): kind
+        for kind in (_GEMM, _GroupedGemm, _SDPA, _UnaryElementwise, _BinaryElementwise, _Normalization, _EPComm)
+    },
     "name2bpe": name2bpe, "torch_dtype_map": torch_dtype_map, "extract_sdpa_cfg": extract_sdpa_cfg,
     "parse_bool": lambda value: str(value).strip().lower() in ("true", "1"),
     "op_to_perf_model_class_map": {}, "dict_cat2names": defaultdict(list), "dict_base_class2category": {},
