@@ -64,4 +64,4 @@ def test_analysis_takes_few_bytes_per_event(traces: tuple[Trace, Trace]):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     events = traces[1].table.events_total - traces[0].table.events_total
-    assert (peaks[1] - peaks[0]) / events < 45
+    assert (peaks[1] - peaks[0]) / events < 46
