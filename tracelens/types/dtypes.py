@@ -14,6 +14,9 @@ class DType(enum.Enum):
     ``FP4_E2M1_X2`` is PyTorch's ``Float4_e2m1fn_x2``: one element is a byte that holds two FP4 values.
     """
 
+    # Of the object: Enum's own hashes the name anew each time
+    __hash__ = object.__hash__
+
     FP64 = (64, "fp64", "fp64")
     FP32 = (32, "fp32", "fp32")
     TF32 = (32, "tf32", "tf32")

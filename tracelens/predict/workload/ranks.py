@@ -211,24 +211,26 @@ class TrainingRank(Record, frozen=True, kw_only=True):
 
     def _product(self, name: str, split: Split, model: GEMM) -> Iterator[RankOp]:
         parallel = self.parallel
+        sizes: dict[str, Any]
         if split == "heads":
-            made = replace(model, b=max(model.b // parallel.tp, 1), dtype=self.width)
+            sizes = {"b": max(model.b // parallel.tp, 1), "dtype": self.width}
         elif split == "column":
-            made = replace(model, n=self.part(model.n, name), m=self.tokens, dtype=parallel.computed_in)
+            sizes = {"n": self.part(model.n, name), "m": self.tokens, "dtype": parallel.computed_in}
         elif split == "row":
-            made = replace(model, k=self.part(model.k, name), m=self.tokens, dtype=parallel.computed_in)
+            sizes = {"k": self.part(model.k, name), "m": self.tokens, "dtype": parallel.computed_in}
         else:
-            made = replace(model, m=self.rows, dtype=self.width)
-        made = replace(made, bias=False, dtype_out=self.width)
+            sizes = {"m": self.rows, "dtype": self.width}
+        made = replace(model, **sizes, bias=False, dtype_out=self.width)
         dgrad, wgrad = made.backward()
+        narrow: dict[str, Any] = {}
         if split in _DIVIDED and self.is_narrow:
             dgrad = replace(dgrad, dtype=made.dtype, dtype_out=self.width)
-            wgrad = replace(wgrad, dtype=made.dtype, dtype_b=made.dtype)
+            narrow = {"dtype": made.dtype, "dtype_b": made.dtype}
             rows = made.m if parallel.scales_by_row else self.rows
             inputs = (rows if split == "column" else made.m) * made.k
             outputs = (rows if split == "row" else made.m) * made.n
             yield from self.narrowing(name, inputs, outputs)
-        wgrad = replace(wgrad, dtype_out=parallel.gradient_width)
+        wgrad = replace(wgrad, **narrow, dtype_out=parallel.gradient_width)
         if split in _DIVIDED and parallel.precision == "mxfp8":
             made, dgrad, wgrad = (_scaled(each) for each in (made, dgrad, wgrad))
         yield from passes(name, "gemm", made, dgrad, wgrad, split=split)

@@ -144,20 +144,22 @@ def layer_times(
 
 def _rows(built: Sequence[Mapping[str, list[RankLayer]]]) -> tuple[_Rows, _Ops]:
     """Every operation of every layer in turn. Layers share what is the same for them, which is looked at once."""
-    numbers: dict[int, int] = {}
-    ops, which, keys, kinds = list[RankOp](), list[int](), list[int](), list[int]()
-    for i, layers in enumerate(built):
-        for k, blocks in enumerate(layers.values()):
-            before = len(which)
-            for op in itertools.chain.from_iterable(block.ops for block in blocks):
-                number = numbers.setdefault(id(op), len(ops))
-                if number == len(ops):
-                    ops.append(op)
-                which.append(number)
-            keys += [i] * (len(which) - before)
-            kinds += [k] * (len(which) - before)
-    rows = _Rows(op=np.array(which, np.intp), key=np.array(keys, np.intp), kind=np.array(kinds, np.intp))
-    return rows, _Ops.of(ops)
+    placed = [
+        (i, k, block) for i, layers in enumerate(built) for k, made in enumerate(layers.values()) for block in made
+    ]
+    keys, kinds = (np.array([each[at] for each in placed], np.intp) for at in (0, 1))
+    blocks, block = _numbered([block for *_, block in placed])
+    ops, op = _numbered([op for each in blocks for op in each.ops])
+    lengths = np.array([len(each.ops) for each in blocks], np.intp)
+    many, ends = lengths[block], np.cumsum(lengths[block])
+    at = np.arange(ends[-1] if len(ends) else 0) + np.repeat((np.cumsum(lengths) - lengths)[block] - ends + many, many)
+    return _Rows(op=op[at], key=np.repeat(keys, many), kind=np.repeat(kinds, many)), _Ops.of(ops)
+
+
+def _numbered(objects: list[Any]) -> tuple[list[Any], Ints]:
+    """The distinct objects as they occur, and which of them each is."""
+    first, which = distinct([np.fromiter(map(id, objects), np.int64, len(objects))])
+    return [objects[at] for at in np.sort(first).tolist()], np.argsort(np.argsort(first))[which]
 
 
 class _Moved(Record, frozen=True, kw_only=True, eq=False):

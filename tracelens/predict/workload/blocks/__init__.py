@@ -92,7 +92,12 @@ def layers_of(blocks: str) -> tuple[str, ...]:
     >>> layers_of("*-*E"), layers_of("MM*-")
     (('*-', '*E'), ('M', 'M', '*-'))
     """
-    types, layers = block_types(), list[str]()
+    return _layers_of(blocks, tuple(_outside))
+
+
+@cache
+def _layers_of(blocks: str, outside: tuple[object, ...]) -> tuple[str, ...]:
+    types, layers = _collected(outside), list[str]()
     for letter in blocks:
         if layers and not types[letter].mixes_tokens and len(layers[-1]) == 1 and types[layers[-1]].mixes_tokens:
             layers[-1] += letter
