@@ -28,7 +28,7 @@ REPORTED = (
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", part(REPORTED, 2))
+@pytest.mark.parametrize("name", part(REPORTED, 7))
 def test_a_report_and_its_own_trace_are_equal(name: str, shared_traces: Path, tmp_path: Path) -> None:
     tl.report(shared_traces / name).write(tmp_path / "report")
     sides = [side_of(path, AnalysisOptions()) for path in (tmp_path / "report", shared_traces / name)]

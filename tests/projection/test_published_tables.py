@@ -196,23 +196,25 @@ def test_published_steps_of_primus_are_within_a_tenth(shared_data: Path) -> None
 
 @pytest.mark.shared
 def test_the_file_of_errors_has_rows_of_the_published_table(shared_data: Path) -> None:
-    """docs/projection_rows.csv, in the table's order; docs/accuracy.md counts Primus' rows among them."""
+    """docs/projection_rows.csv, in the table's order; by pooled constants where a framework has none fitted; docs/accuracy.md counts Primus'."""
     docs = Path(__file__).resolve().parents[2] / "docs"
     with (shared_data / "training_points.csv").open(newline="", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
     with (docs / "projection_rows.csv").open(newline="", encoding="utf-8") as file:
         listed = list(csv.DictReader(file))
     errors = {row["id"]: row["error_or_reason"] for row in listed}
-    assert len(errors) == len(listed) == 234
+    assert len(errors) == len(listed) == 334
     assert [text for text in errors.values() if not re.fullmatch(r"[+-]\d+\.\d%|.*\D{5}.*", text)] == []
     keys = ("id", "model", "gpu", "precision", "recompute")
     assert [[row[key] for key in keys] for row in listed] == [
         [row[key] for key in keys] for row in table if row["id"] in errors
     ]
     primus = [float(errors[row["id"]][:-1]) for row in table if "Primus" in row["framework"] and row["n_gpus"]]
-    close = sum(abs(error) <= 10 for error in primus)
-    assert (len(primus), close, errors["560"]) == (12, 10, "+11.4%")
-    assert "ten of the twelve are within 10 %" in (docs / "accuracy.md").read_text(encoding="utf-8")
+    within = [sum(abs(error) <= most for error in primus) for most in (10, 14)]
+    assert (len(primus), within, errors["560"]) == (12, [5, 9], "+30.0%")
+    assert "ten of the twelve are within 10 %, nothing fitted (with pooled constants five)" in (
+        docs / "accuracy.md"
+    ).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_a_point_is_what_a_long_closed_loop_comes_to():
     assert point.figures["tokens_per_s_per_user"] == pytest.approx(1e3 / point.figures["tpot_p50_ms"])
 
 
+@pytest.mark.sweep
 def test_where_the_slo_breaks_is_closed_in_on():
     points = plain().points
     alone, full = (points[at].figures["tpot_p99_ms"] for at in (0, -1))
