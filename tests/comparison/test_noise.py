@@ -52,7 +52,7 @@ def draw(random: np.random.Generator, steps: Floats) -> Floats:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("one_in", [4, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("one_in", [8, pytest.param(1, marks=pytest.mark.sweep)])
 def test_repeated_runs_of_the_same_thing_seldom_fail_a_gate(one_in: int, shared_traces: Path) -> None:
     random, alarms = np.random.default_rng(0), []
     for name in STEPPED[::one_in]:
