@@ -70,10 +70,11 @@ def test_a_worker_killed_from_outside_fails_its_call_only(tmp_path):
         assert results(processes, work.names_itself, items) == {item: item[1] for item in items}
 
 
-def test_an_unknown_executor_and_a_missing_scheduler_are_said():
+def test_an_unknown_executor_and_a_missing_scheduler_are_said(monkeypatch):
     with pytest.raises(UsageError, match="no executor 'proceses'"), open_executor("proceses"):
         pass
     pytest.importorskip("distributed")
+    monkeypatch.setattr("tracelens.files.executors.ANSWERS_S", 1)
     with pytest.raises(InputError, match="no dask scheduler answers"), open_executor("dask://127.0.0.1:9"):
         pass
 

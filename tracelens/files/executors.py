@@ -32,6 +32,8 @@ DEFECT = "a defect of tracelens, which a report on it alone shows with -vv"
 #: How often an input is given to a new worker after its worker died: once may be bad luck, twice is the input.
 _RETRIES = 1
 _SAFE_PATH = "PYTHONSAFEPATH"
+#: Seconds in which a dask scheduler has to answer.
+ANSWERS_S = 10
 #: Microseconds of processor time, in so many of wall time, that a container gets; "max" or -1 where there is no limit.
 _CPU_QUOTAS = (
     (Path("/sys/fs/cgroup/cpu.max"),),
@@ -219,7 +221,7 @@ def _spawning() -> Iterator[None]:
 def _dask(address: str) -> Iterator[Executor]:
     distributed = _imported("distributed", "dask")
     try:
-        client = distributed.Client(address, timeout="10s", set_as_default=False)
+        client = distributed.Client(address, timeout=ANSWERS_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(f"no dask scheduler answers at {address!r}: {error}") from error
     with client, client.get_executor(pure=False) as executor:
