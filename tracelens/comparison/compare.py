@@ -123,14 +123,14 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     return replace(found, gates=tuple(results))
 
 
-def _bounded(ranks: Sequence[RankChange], noise: Noise) -> tuple[RankChange, ...]:
-    """Without bounds where one step on either side says nothing of them."""
-    return tuple(rank if noise.is_known else replace(rank, low_ms=None, high_ms=None) for rank in ranks)
-
-
 def _idle_ms(rows: Sequence[ComparedRow], side: str) -> float:
     of_side: list[RowSide | None] = [getattr(row, side) for row in rows if row.is_idle]
     return sum(each.ms for each in of_side if each)
+
+
+def _bounded(ranks: Sequence[RankChange], noise: Noise) -> tuple[RankChange, ...]:
+    """Without bounds where one step on either side says nothing of them."""
+    return tuple(rank if noise.is_known else replace(rank, low_ms=None, high_ms=None) for rank in ranks)
 
 
 def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) -> tuple[list[int], list[ComparedRow]]:

@@ -213,7 +213,7 @@ class RankReport(NamedSheets):
             f" step {int(worst['step'])} spends {worst['cost_us'] / US_PER_MS:.3f} of "
             f"{worst['step_us_median'] / US_PER_MS:.3f} ms waiting for rank {int(worst['slowest_rank'])}"
         )
-        yield "   on GPUs; what the step gains, hosts included, is in each rank's own report"
+        yield "   GPUs wait that long; the step gains less where hosts need the time"
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
         result = self.result

@@ -162,7 +162,17 @@ def distinct(places: Values, experts: Values, topk: Values) -> Values:
     """
     if all(isinstance(each, int | float) for each in (places, experts, topk)):
         return _distinct_of_numbers(float(places), float(experts), float(topk))
-    places, experts, topk = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (places, experts, topk)))
+    return _distinct(*np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (places, experts, topk))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _distinct_of_numbers(places: float, experts: float, topk: float) -> float:
+    return float(_distinct(*np.array([[places], [experts], [topk]]))[0])
+
+
+def _distinct(
+    places: npt.NDArray[np.float64], experts: npt.NDArray[np.float64], topk: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     if (topk > experts).any() or (topk < 1).any() or (places < 1).any():
         raise UsageError("top-k must be at least 1 and at most the number of experts")
     missed = np.ones(places.shape)
@@ -171,11 +181,6 @@ def distinct(places: Values, experts: Values, topk: Values) -> Values:
         missed = np.where(drawn < topk, missed * left, missed)
     result: npt.NDArray[np.float64] = places * (1 - missed)
     return result
-
-
-@functools.lru_cache(maxsize=4096)
-def _distinct_of_numbers(places: float, experts: float, topk: float) -> float:
-    return float(distinct(*(np.full(1, each) for each in (places, experts, topk)))[0])  # type: ignore[index]
 
 
 def normal_us(given: Exchanges, fabric: Fabric, constants: NormalConstants | None = None) -> Values:
