@@ -1,19 +1,33 @@
-"""Measured memory beside projected, and the tables of docs/projection.md that show it.
+"""Measured memory beside projected.
 
-    python benchmarks/project_memory.py
+    python -m benchmarks.project_memory FOLDER
 
-Everything in GiB, as the sources print it. What PyTorch's allocator handed out at most stands beside the projection
-without what is outside the model; what it reserved, and what the device says is in use, beside the whole of it.
+FOLDER holds tables/megatron_memory.csv, the peaks of Megatron-LM's own functional tests, which are scored; without it
+three other sources are shown row by row, in GiB, as they print it. What PyTorch's allocator handed out at most stands
+beside the projection without what is outside the model; what it reserved, and what the device says is in use, beside
+the whole of it.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
+import functools
+import math
+import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+import tracelens as tl
 from tracelens.backends.base import System
+from tracelens.errors import TracelensError
 from tracelens.predict.projection.step import Projection, project
+from tracelens.predict.workload.launch_files import read_launch
 from tracelens.predict.workload.memory import StageMemory
 from tracelens.predict.workload.model_config import ModelConfig, expanded
 from tracelens.predict.workload.parallel_config import ParallelConfig
@@ -38,6 +52,7 @@ class Measured:
         degrees = {"micro_batches": 4, **self.degrees}
         parallel = ParallelConfig(
             **degrees,
+            eager_loss=self.precision == "fp8",
             sequence_parallel=degrees.get("tp", 1) > 1,
             recompute=self.recompute,
             precision=self.precision,
@@ -146,7 +161,128 @@ PRIMUS = (
 MICRO_BATCHES = (16, 32, 64)
 
 
+#: Families of Megatron's tests that are decoders of attention, feed-forward blocks and experts.
+DECODERS = ("gpt", "moe", "mixtral")
+#: Words of ``tokenizer-model``, and how many words it has; GPT-2's where none is named.
+VOCABULARIES = {"nemotron_2_256k": 256_000, "tokenizer.model": 32_000, "": 50_257}
+#: The table cuts arguments that it has no column for after so many characters.
+CUT = 395
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Measured memory beside projected")
+    parser.add_argument("folder", type=Path, nargs="?")
+    folder = parser.parse_args().folder
+    if folder is None:
+        by_row()
+        return
+    found, left_out = golden_peaks(folder / "tables" / "megatron_memory.csv")
+    print("| Megatron-LM's tests | rows | median | 90th percentile | signed |\n|---|---|---|---|---|")
+    for name, rows in groups_of(found).items():
+        for part in ("peak", "added"):
+            ratio = (rows[f"{part}_predicted"] / rows[f"{part}_measured"]).dropna()
+            error = (ratio - 1).abs()
+            figures = f"{error.median():.1%} | {error.quantile(0.9):.1%} | {ratio.median() - 1:+.1%}"
+            print(f"| {name}, {part} | {len(ratio)} | {figures} |")
+    for reason, count in left_out.most_common():
+        print(f"left out: {count} rows: {reason}")
+
+
+def groups_of(found: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Rows of ``golden_peaks``: all, and those of the current container by what their attention does."""
+    current = found[~found["old"]]
+    return {
+        "all": found,
+        "current container": current,
+        "scores in memory": current[current["attention"] == "unfused"],
+        "attention as Transformer Engine chose": current[current["attention"] != "unfused"],
+        "experts": current[current["family"] != "gpt"],
+    }
+
+
+def golden_peaks(table: Path) -> tuple[pd.DataFrame, Counter[str]]:
+    """GB of the last pipeline rank, measured and predicted without what is outside the model; why rows are left out.
+
+    ``peak``: the most that was allocated; unknown where states are divided among unknown ranks. ``added``: beyond what
+    stays allocated between steps, which depends on no number of ranks. ``old``: of the long-term support container.
+    """
+    found, left_out = [], Counter[str]()
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        reason = not_modeled(row)
+        try:
+            step = None if reason else launched(row)
+        except TracelensError as error:
+            reason = str(error)
+        if reason or step is None:
+            left_out[reason] += 1
+            continue
+        last, named = step.stages[-1], {key: row[key] for key in ("case", "family", "device")}
+        added = last.activations + last.logits
+        peak, between = (float(row[f"mem_{name}_bytes"] or "nan") for name in ("peak", "allocated"))
+        is_known = row["n_gpus"] or not step.parallel.zero
+        found.append(
+            named
+            | {
+                "old": row["variant"].startswith("lts"), "attention": step.parallel.attention,
+                "peak_measured": peak / 1e9,
+                "peak_predicted": (last.peak - last.outside) / 1e9 if is_known else math.nan,
+                "added_measured": (peak - between) / 1e9, "added_predicted": added / 1e9,
+            }
+        )  # fmt: skip
+    return pd.DataFrame(found), left_out
+
+
+def not_modeled(row: Mapping[str, str]) -> str:
+    """Why a row cannot be projected as it ran; empty where it can."""
+    if row["family"] not in DECODERS:
+        return f"{row['family']} is another architecture"
+    if not row["mem_peak_bytes"]:
+        return "no peak"
+    if not row["num-layers"]:
+        return "no model shape"
+    if row["case"].startswith("gpt_grpo"):
+        return "reinforcement learning, which holds an engine's cache too"
+    if row["multi-latent-attention"] and "kv-lora-rank" not in row["all_args"]:
+        return "the sizes of latent attention are cut off"
+    return "another optimizer" if row["optimizer"] == "muon" else ""
+
+
+def launched(row: Mapping[str, str]) -> Projection:
+    """The step of a row's arguments; no dropout where arguments were cut. TracelensError where it has none."""
+    names = list(row)[list(row).index("num-layers") : list(row).index("all_args")]
+    said = {name: row[name].partition("#")[0].strip() for name in names if row[name] not in ("", "false", "None")}
+    others = dict(part.partition("=")[::2] for part in row["all_args"].split("; ") if part)
+    words = next(size for word, size in VOCABULARIES.items() if word in others.get("tokenizer-model", ""))
+    multiple = int(said.get("make-vocab-size-divisible-by", 128)) * int(said.get("tensor-model-parallel-size", 1))
+    said["vocab-size"] = str(-(-int(said.get("vocab-size", words)) // multiple) * multiple)
+    if len(row["all_args"]) >= CUT:
+        others |= {"hidden-dropout": "0", "attention-dropout": "0"}
+    known = ("max-position-embeddings", "position-embedding-type", "qk-layernorm", "moe-layer-freq")
+    said |= {name: value for name, value in others.items() if name in known or name.endswith("-dropout")}
+    arguments = " ".join(f"--{name}" if value == "true" else f"--{name} {value}" for name, value in said.items())
+    return stepped(arguments, int(float(row["n_gpus"] or 0)))
+
+
+@functools.cache
+def stepped(arguments: str, ranks: int) -> Projection:
+    """On GB200, as memory does not depend on the device. ``ranks`` 0: the fewest that the degrees allow, 8 or more."""
+    with tempfile.TemporaryDirectory() as made:
+        file = Path(made) / "arguments.txt"
+        file.write_text(arguments)
+        launch = read_launch(file)
+    options: dict[str, Any] = dict(launch.options)
+    options["sequence_parallel"] = not options.pop("no_sequence_parallel")
+    tp, pp, ep = (options.get(name, 1) for name in ("tp", "pp", "ep"))
+    fewest = max(8, math.lcm(tp, ep * options.get("etp", 1)) * pp)
+    if not ranks or "global_batch" not in options:
+        options["global_batch"] = 8 * (ranks or fewest)
+    assert launch.model is not None
+    return tl.project(launch.model, "gb200", gpus=ranks or fewest, **options).projection
+
+
+def by_row() -> None:
     print(
         "| step | allocated, measured | projected | | reserved, measured | projected | |\n|---|---|---|---|---|---|---|"
     )

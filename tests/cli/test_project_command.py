@@ -116,7 +116,7 @@ def test_the_command_of_a_split_without_degrees_asks_for_it_too(capsys: pytest.C
 def test_a_degree_of_1_is_a_degree(capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "zero"):
-        assert project(f"--{name}", 1) == 3
+        assert project(f"--{name}", 1, "--sequence", 8192) == 3
         found.append(capsys.readouterr().out)
     assert len(set(found)) == 1
     assert found[0].startswith("does not fit: stage 0 needs")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tracelens as tl
+from benchmarks.project_memory import golden_peaks
 from tracelens.backends.base import System
 from tracelens.laboratory.training_rows import project_row
 from tracelens.predict.projection.project import Result
@@ -34,12 +36,12 @@ def step(model: str, blocks: str, p: ParallelConfig) -> Projection:
     ("model", "blocks", "p", "measured", "error"),
     [
         ("llama3.1-70b", "12(*-)", ParallelConfig(pp=2, dp=4), 66.55, -0.032),
-        ("llama3.1-70b", "12(*-)", ParallelConfig(tp=2, dp=4), 60.68, -0.010),
-        ("llama3.1-70b", "12(*-)", ParallelConfig(tp=8), 28.29, -0.011),
+        ("llama3.1-70b", "12(*-)", ParallelConfig(tp=2, dp=4), 60.68, -0.018),
+        ("llama3.1-70b", "12(*-)", ParallelConfig(tp=8), 28.29, -0.015),
         ("llama3.1-405b", "4(*-)", ParallelConfig(pp=2, dp=4), 87.08, -0.086),
-        ("llama3.1-405b", "4(*-)", ParallelConfig(tp=8), 38.57, -0.033),
-        ("deepseek-v2", EXPERTS, ParallelConfig(pp=2, dp=4, ep=4), 44.70, 0.019),
-        ("deepseek-v3", EXPERTS, ParallelConfig(dp=8, ep=8), 104.30, 0.002),
+        ("llama3.1-405b", "4(*-)", ParallelConfig(tp=8), 38.57, -0.036),
+        ("deepseek-v2", EXPERTS, ParallelConfig(pp=2, dp=4, ep=4), 44.70, 0.002),
+        ("deepseek-v3", EXPERTS, ParallelConfig(dp=8, ep=8), 104.30, -0.008),
     ],
 )
 def test_measured_peaks_of_megatron(model: str, blocks: str, p: ParallelConfig, measured: float, error: float) -> None:
@@ -58,35 +60,52 @@ def test_gradients_in_16_bits_halve_their_buffer_and_their_sum() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(
-    ("case", "vocabulary", "low", "high"),
-    [
-        ("mixtral_8x7b_alltoall_tp2pp4ep4_release", 32000, -0.15, 0.03),
-        ("mixtral_8x7b_tp1pp4ep8vpp8_release", 32000, -0.15, 0.03),
-        ("gpt3_15b_8t_release", 256000, -0.15, 0.10),
-    ],
-)
-def test_golden_peaks_of_megatrons_own_tests(
-    case: str, vocabulary: int, low: float, high: float, tmp_path: Path, shared_traces: Path
-) -> None:
-    """The last pipeline rank's peak, of the arguments as the file has them and a tokenizer's vocabulary."""
-    with (shared_traces.parent / "tables/megatron_memory.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["case"] == case and row["mem_peak_bytes"]]
-    assert rows
-    for row in {row["device"]: row for row in rows}.values():
-        names = list(row)[list(row).index("num-layers") : list(row).index("all_args")]
-        said = {name: row[name] for name in names if row[name] not in ("", "false", "None")}
-        words = [f"--{name}" if value == "true" else f"--{name} {value}" for name, value in said.items()]
-        arguments = tmp_path / f"{row['device']}.txt"
-        arguments.write_text(" ".join([*words, f"--vocab-size {vocabulary}"]))
-        launch = read_launch(arguments)
-        ranks = int(float(row["n_gpus"] or 64))
-        options = {**launch.options, "global_batch": 8 * ranks}
-        options["sequence_parallel"] = not options.pop("no_sequence_parallel", False)
-        assert launch.model is not None
-        found = tl.project(launch.model, row["device"], gpus=ranks, **options).projection
-        last = found.stages[-1]
-        assert low <= (last.peak - last.outside) / float(row["mem_peak_bytes"]) - 1 <= high, row["device"]
+def test_golden_peaks_of_megatrons_own_tests(shared_data: Path) -> None:
+    """The last pipeline rank's, of the arguments as the file has them. Beyond what stays allocated between steps a step
+    adds what was measured, where scores are in memory, as the older container's always are, to a hundredth. The models
+    are so small that what is outside of them, 0.07 to 0.2 GB of workspaces, is a twentieth of the peak.
+    """
+    found, left_out = golden_peaks(shared_data / "tables" / "megatron_memory.csv")
+    assert len(found) + left_out.total() == 422
+    assert len(found) > 300
+    off = (found["added_predicted"] / found["added_measured"] - 1).abs()
+    unfused = off[(found["attention"] == "unfused") & ~found["old"]]
+    assert (off.median(), unfused.median()) < (0.03, 0.01)
+    peak = (found["peak_predicted"] / found["peak_measured"] - 1).abs()[~found["old"]]
+    assert peak.median() < 0.06
+    assert peak.quantile(0.9) < 0.12
+
+
+def test_bytes_of_a_small_step_with_dropout(tmp_path: Path) -> None:
+    """gpt3_mcore_te_tp1_pp4_vp1 of Megatron's tests: 3.389 GB beyond what stays allocated. The last rank keeps 9 chunks of
+    a layer, each with s b h (34 + 5 a s / h) bytes, and 6 bytes of each logit.
+    """
+    arguments = tmp_path / "arguments.txt"
+    arguments.write_text(
+        "--num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --micro-batch-size 4 --vocab-size "
+        "50304 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1 --max-position-embeddings 1024 "
+        "--global-batch-size 32 --attention-backend unfused"
+    )
+    launch = read_launch(arguments)
+    assert launch.model is not None
+    options = {name: value for name, value in launch.options.items() if name != "no_sequence_parallel"}
+    last = tl.project(launch.model, "a100", gpus=8, **options).projection.stages[-1]
+    s, b, h, a = 1024, 4, 512, 8
+    assert last.activations == pytest.approx(9 * s * b * h * (34 + 5 * a * s / h))
+    assert last.logits == 6 * s * b * 50304
+    assert last.activations + last.logits == pytest.approx(3.389e9, rel=0.01)
+
+
+def test_moments_and_inputs_of_activations_may_be_narrow() -> None:
+    """12, 8 or 6 bytes of Adam and its master weight; of a SwiGLU's two inputs 1 byte each instead of 2."""
+    p = ParallelConfig(tp=8)
+    found = {each: step("llama3.1-70b", "12(*-)", replace(p, moments=each)) for each in ("fp32", "bf16", "fp8")}
+    states = {each: one.peak_memory.optimizer for each, one in found.items()}
+    assert states["fp32"] / 12 == states["bf16"] / 8 == states["fp8"] / 6
+    assert found["bf16"].breakdown_us["optimizer"] < found["fp32"].breakdown_us["optimizer"]
+    narrow = step("llama3.1-70b", "12(*-)", replace(p, activation_inputs="fp8"))
+    saved = found["fp32"].peak_memory.activations - narrow.peak_memory.activations
+    assert saved == pytest.approx(12 * 4096 * 2 * 28672 / 8)
 
 
 @pytest.mark.shared
@@ -105,3 +124,45 @@ def test_no_fine_tuning_step_that_ran_is_called_too_large(shared_traces: Path) -
         excess[key] = found.peak_memory.peak / capacity - 1
     assert len(excess) > 15
     assert {key: share for key, share in excess.items() if share > 0.03} == {}
+
+
+LLAMA_405B: dict[str, Any] = {"model": "llama3.1-405b", "cluster": "dgx-h100", "tp": 8, "pp": 16, "vpp": 8, "zero": 2}
+GPT_3: dict[str, Any] = {
+    "model": "gpt3-175b", "cluster": "dgx-a100", "gpus": 64, "tp": 8, "pp": 8, "vpp": 3, "global_batch": 64,
+    "precision": "fp16", "sequence": 2048, "framework": "megatron-2022", "attention": "unfused",
+}  # fmt: skip
+#: arXiv 2412.19437, sections 3.1 to 3.3: 2,664 thousand H800 hours for 14.8e12 tokens; table 4 of arXiv 2407.21783; table
+#: 5 of arXiv 2205.05198; scripts/train/benchmarking of mosaicml/llm-foundry at 8c8dd48f7. Seconds or TFLOPS/GPU.
+SPLITS: dict[str, tuple[dict[str, Any], str, float]] = {
+    "DeepSeek-V3": (
+        {
+            "model": "deepseek-v3", "cluster": "dgx-h800", "gpus": 2048, "pp": 16, "ep": 64, "schedule": "dualpipe",
+            "precision": "fp8", "global_batch": 15360, "recompute_modules": "mla_up_proj,moe_act,layernorm",
+            "moments": "bf16", "activation_inputs": "fp8",
+        },
+        "tokens_s_gpu", 14.8e12 / (2664e3 * 3600),
+    ),
+    "8K, 8,192 GPUs": (LLAMA_405B | {"gpus": 8192, "global_batch": 2048, "sequence": 8192}, "tflops_gpu", 430),
+    "8K, 16,384 GPUs": (LLAMA_405B | {"gpus": 16384, "global_batch": 2048, "sequence": 8192}, "tflops_gpu", 400),
+    "131K": (LLAMA_405B | {"gpus": 16384, "cp": 16, "global_batch": 128, "sequence": 131072}, "tflops_gpu", 380),
+    "GPT-3, full": (GPT_3 | {"recompute": "full", "sequence_parallel": False}, "step_us", 18.13e6),
+    "GPT-3, selective": (GPT_3 | {"recompute": "selective"}, "step_us", 13.75e6),
+    "MPT-70B": (
+        {
+            "model": "mpt-70b", "cluster": "dgx-a100", "gpus": 64, "zero": 3, "micro_batch": 8, "global_batch": 2048,
+            "sequence": 2048, "recompute": "full", "framework": "llm-foundry",
+        },
+        "step_us", 159.637e6,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_published_splits_fit_and_are_within_their_interval(name: str) -> None:
+    options, quantity, measured = SPLITS[name]
+    found = tl.project(**options)
+    step = found.projection
+    assert step.infeasible is None
+    ratio = measured / getattr(step, quantity)
+    seconds = step.step_us / 1e6 * (ratio if quantity == "step_us" else 1 / ratio)
+    assert found.summary["step_time_s_low"] <= seconds <= found.summary["step_time_s_high"]

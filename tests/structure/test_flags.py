@@ -34,7 +34,7 @@ FLAGS: dict[str, str] = {
     "ops": ("PATTERN --extension"),
     "perfetto": ("TRACE --output -o"),
     "project": (
-        "--against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --co2-per-kwh --cp --dispatcher --document --ep --ep-overlap --etp --framework --from-report --fsdp-overlap --fused-loss --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --lora --memory-factor --micro-batch --model --no-sequence-parallel --nodes --offload-layers --output --power --pp --precision --price-per-kwh --products-factor --pue --recompute --recompute-layers --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
+        "--activation-inputs --against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --co2-per-kwh --cp --dispatcher --document --ep --ep-overlap --etp --framework --from-report --fsdp-overlap --fused-loss --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --lora --memory-factor --micro-batch --model --moments --no-sequence-parallel --nodes --offload-layers --output --power --pp --precision --price-per-kwh --products-factor --pue --recompute --recompute-layers --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
     ),
     "record": ("--for --list"),
     "replay": ("TRACE --op --output --top -o"),

@@ -57,9 +57,48 @@ def test_megatrons_arguments_are_a_model_and_options(written) -> None:
         "tp": 2, "pp": 4, "vpp": 2, "sequence": 8192, "micro_batch": 1, "global_batch": 64, "precision": "bf16",
         "bf16_layers": "0,0", "gradients": "fp32", "recompute": "selective", "recompute_modules": "core_attn,layernorm", "zero": 1, "dispatcher": "alltoall",
         "sequential_experts": False, "no_sequence_parallel": False, "tp_overlap": "backward", "ep_overlap": False,
-        "graphs": "none", "attention": "flash",
+        "graphs": "none", "attention": "flash", "moments": "fp32", "activation_inputs": "bf16", "fused_loss": False,
+        "offload_layers": 0,
     }  # fmt: skip
     assert found.ignored == ("lr",)
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "value"),
+    [
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16", "moments", "bf16"),
+        ("--activation-func-fp8-input-store", "activation_inputs", "fp8"),
+        ("--cpu-offloading --cpu-offloading-num-layers 12", "offload_layers", 12),
+        ("--cpu-offloading-num-layers 12", "offload_layers", 0),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "fused_loss", True),
+        ("--cross-entropy-loss-fusion", "fused_loss", False),
+        ("--transformer-impl local", "attention", "unfused"),
+        ("--transformer-impl local --use-flash-attn", "attention", "flash"),
+    ],
+)
+def test_what_a_step_keeps_is_read(written, said: str, name: str, value: object) -> None:
+    found = read_launch(written("args.sh", f"{LLAMA} {said}"))
+    assert found.options[name] == value
+    assert found.ignored == (
+        ("lr",) if "cpu-offloading-num" not in said or value else ("cpu_offloading_num_layers", "lr")
+    )
+
+
+def test_moments_of_an_unknown_type_are_refused(written) -> None:
+    with pytest.raises(InputError, match=r"args.sh: exp_avg_dtype must be one of fp32, bf16, fp8, got 'int8'"):
+        read_launch(written("args.sh", f"{LLAMA} --exp-avg-dtype int8"))
+
+
+def test_arguments_that_do_not_say_otherwise_drop_out(written) -> None:
+    """Megatron's default is a share of 0.1 of each; Primus' files say theirs."""
+    for said, is_so in (
+        ("", True),
+        ("--hidden-dropout 0.0 --attention-dropout 0", False),
+        ("--hidden-dropout 0", True),
+    ):
+        model = read_launch(written("args.sh", f"{LLAMA} {said}")).model
+        assert model is not None
+        assert model.dropout == is_so
 
 
 @pytest.mark.parametrize(

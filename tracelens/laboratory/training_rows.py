@@ -585,6 +585,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         precision=precision,
         gradients=framework.gradients,
         fused_loss=framework.has_fused_loss,
+        eager_loss=framework.has_eager_loss,
         lora=lora,
         attention="unfused" if framework.attention == "unfused" else "flash",
         scales_by_row=framework.scales_by_row and "rowwise" in re.sub(r"[\s_-]", "", row.get("precision", "").lower()),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracelens.predict.projection.project import Result
     from tracelens.predict.projection.search.request import Answer, Reason
     from tracelens.predict.projection.step import Projection
+    from tracelens.predict.workload.parallel_config import ParallelConfig
 
 
 _PARTS_OF_STEP = {
@@ -46,7 +47,6 @@ def step_text(result: Result) -> str:
     p = found.parallel
     mfu = "" if found.mfu is None else f", MFU {shown_percent(found.mfu)} of the {p.computed_in.label} data sheet rate"
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
-    narrow = "" if p.gradients == "fp32" else f", {p.gradients} gradients"
     routed = "" if found.model.experts is None else f", routing {p.skew}"
     lines = [] if result.split is None else [result.split.sentence]
     lines += [f"does not fit: {found.infeasible}"] if found.infeasible else []
@@ -54,8 +54,8 @@ def step_text(result: Result) -> str:
         f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:.3f} s per step",
         (
             f"  tp {p.tp} pp {p.pp} vpp {p.vpp} cp {p.cp} dp {p.dp} ep {p.ep} etp {p.etp}, ZeRO {p.zero}, "
-            f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence} tokens, {p.precision}{narrow}, "
-            f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
+            f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence} tokens, {p.precision}"
+            f"{_kept_narrow(p)}, recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
         f"  {found.tokens_per_s_per_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
         *(f"  {line}" for line in expected_of_step(result)),
@@ -124,6 +124,13 @@ def expected_of_step(result: Result) -> list[str]:
         said,
         f"expected within {half} in half of all cases, {most} in 9 of 10",
     ]
+
+
+def _kept_narrow(p: ParallelConfig) -> str:
+    words = [f", {p.gradients} gradients"] * (p.gradients != "fp32") + [f", {p.moments} moments"] * (
+        p.moments != "fp32"
+    )
+    return "".join(words) + ", fp8 inputs of activations" * (p.activation_inputs != "bf16")
 
 
 def _memory(result: Result) -> list[str]:

@@ -535,7 +535,7 @@ class Job:
             sum(layer.dense for layer in layers), sum(layer.expert for layer in layers), self.parallel
         )
         copies = len(self.routes) if self.parallel.zero else 1
-        ops = rank_ops.optimizer(state.optimizer / memory.OPTIMIZER_BYTES / copies, self.parallel)
+        ops = rank_ops.optimizer(state.optimizer / self.parallel.optimizer_bytes / copies, self.parallel)
         priced, _ = self.costs.priced({op.model: op.name for op in ops})
         return [(op, _whole_ns(priced[op.model] * self._constants.of(op) * self._factor(rank))) for op in ops]
 

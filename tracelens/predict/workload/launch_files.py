@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tracelens.files.documents import beside, expected, refuse_deep, text_of, to
 from tracelens.predict.workload.blocks import DENSE_LAYER, SPARSE_LAYER
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.model_shape import Experts, LatentAttention
+from tracelens.predict.workload.parallel_config import Moments
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 
@@ -237,6 +238,7 @@ def _switches(keys: _Keys) -> dict[str, object]:
         "precision": _precision(keys),
         "bf16_layers": _bf16_layers(keys),
         "gradients": "bf16" if keys.flag("grad_reduce_in_bf16") else "fp32",
+        **_stored(keys),
         **_recompute(keys),
         **_zero(keys),
         "dispatcher": "deepep" if deepep else "alltoall",
@@ -246,8 +248,32 @@ def _switches(keys: _Keys) -> dict[str, object]:
         "tp_overlap": "all" if on["tp_comm_overlap"] else "backward",
         "ep_overlap": on["overlap_moe_expert_parallel_comm"],
         "graphs": _graphs(keys),
-        "attention": "unfused" if keys.text("attention_backend") in ("unfused", "local") else "flash",
+        "attention": "unfused" if _is_unfused(keys, on) else "flash",
     }
+
+
+def _stored(keys: _Keys) -> dict[str, object]:
+    """What is kept narrow, or elsewhere; Adam's second moment is taken to be as wide as the first. InputError for types
+    that Megatron has not, or this does not model.
+    """
+    moments = keys.text("exp_avg_dtype") or "fp32"
+    if moments not in get_args(Moments):
+        raise InputError(f"{keys.file}: exp_avg_dtype must be one of {', '.join(get_args(Moments))}, got {moments!r}")
+    keys.flag("use_precision_aware_optimizer")
+    narrow = keys.flag("activation_func_fp8_input_store")
+    layers = keys.whole("cpu_offloading_num_layers") if keys.flag("cpu_offloading") else None
+    return {
+        "moments": moments,
+        "activation_inputs": "fp8" if narrow else "bf16",
+        "fused_loss": keys.flag("cross_entropy_loss_fusion") and keys.text("cross_entropy_fusion_impl") == "te",
+        "offload_layers": layers or 0,
+    }
+
+
+def _is_unfused(keys: _Keys, on: Mapping[str, bool]) -> bool:
+    """Megatron's own layers write scores to memory, and so does Transformer Engine where it is told to."""
+    own_layers = keys.text("transformer_impl") == "local" and not on["use_flash_attn"]
+    return own_layers or keys.text("attention_backend") in ("unfused", "local")
 
 
 def _is_sequential(keys: _Keys, on: Mapping[str, bool]) -> bool:
@@ -353,12 +379,19 @@ def _model(keys: _Keys) -> ModelConfig | None:
         tied_embeddings=not keys.flag("untie_embeddings_and_output_weights"),
         # learned ones
         positions=0 if keys.text("position_embedding_type") in ("rope", "none") else keys.size(_POSITIONS, 0),
+        dropout=_drops_out(keys),
         dtype=DType.BF16,
         mtp_layers=keys.size("mtp_num_layers", 0),
         mtp_blocks=SPARSE_LAYER if count else DENSE_LAYER,
         latent_attention=latent,
         experts=None if count is None else Experts(**_given(keys, _EXPERT_SIZES, top_k=2, ffn=ffn, shared_ffn=0)),
     )
+
+
+def _drops_out(keys: _Keys) -> bool:
+    """A list of arguments that does not say otherwise has Megatron's default, 0.1 behind attention and blocks."""
+    shares = [keys.text(name) or ("0.1" if keys.is_list else "0") for name in ("hidden_dropout", "attention_dropout")]
+    return any(re.search("[1-9]", share.partition("e")[0]) for share in shares)
 
 
 def _bundled(keys: _Keys) -> ModelConfig | None:

@@ -7,6 +7,7 @@ Korthikanti et al., 2022 (arXiv 2205.05198). Everything is in bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from tracelens.perf_models import GEMM, GroupedGEMMVariableK
@@ -58,11 +59,12 @@ class States(Record, Generic[Bytes], frozen=True, kw_only=True):
 
 def states(dense: float, expert: float, parallel: ParallelConfig) -> States[float]:
     """Bytes of ``dense`` and ``expert`` parameters on a rank, divided as ``parallel.zero`` says, the experts'
-    among their own ranks. 18 bytes per parameter in all where nothing is divided, 16 with gradients in bf16.
+    among their own ranks. 18 bytes per parameter in all where nothing is divided, 2 less with gradients in bf16, 4 with
+    moments in bf16.
     """
     shards = parallel.shard_group.ranks
     expert_shards = min(parallel.expert_dp_group.ranks, shards)
-    return divided_states(
+    held = divided_states(
         dense,
         expert,
         zero=parallel.zero,
@@ -70,6 +72,7 @@ def states(dense: float, expert: float, parallel: ParallelConfig) -> States[floa
         expert_shards=expert_shards,
         gradient_bytes=parallel.gradient_width.width_bytes,
     )
+    return replace(held, optimizer=held.optimizer * parallel.optimizer_bytes / OPTIMIZER_BYTES)
 
 
 def divided_states(
@@ -86,26 +89,21 @@ def divided_states(
     )
 
 
-def activation_bytes(
-    config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int, *, dropout: bool = False
-) -> float:
+def activation_bytes(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int) -> float:
     """What the backward of one block keeps of one micro-batch; under full recomputation the layer's input alone."""
-    kept = Kept(shape=config.of(letter), parallel=parallel, sequence=sequence, dropout=dropout)
+    kept = Kept(shape=config.of(letter), parallel=parallel, sequence=sequence)
     if parallel.recompute == "full":
         # Feed-forward blocks belong to the attention block before them.
         return 2.0 * kept.rows * config.hidden if block_types()[letter].mixes_tokens else 0.0
     return _block_bytes(kept, letter)
 
 
-def working_bytes(
-    config: ModelShape, parallel: ParallelConfig, layer: Sequence[str], sequence: int, *, dropout: bool = False
-) -> float:
+def working_bytes(config: ModelShape, parallel: ParallelConfig, layer: Sequence[str], sequence: int) -> float:
     """What recomputing one layer, its blocks ``layer``, needs besides the checkpoints; 0 without full recomputation."""
     if parallel.recompute != "full":
         return 0.0
     return sum(
-        _block_bytes(Kept(shape=config.of(letter), parallel=parallel, sequence=sequence, dropout=dropout), letter)
-        for letter in layer
+        _block_bytes(Kept(shape=config.of(letter), parallel=parallel, sequence=sequence), letter) for letter in layer
     )
 
 
@@ -113,36 +111,40 @@ def _block_bytes(kept: Kept, letter: str) -> float:
     shape = kept.shape
     kind, hidden_bytes = block_types()[letter], kept.rows * shape.hidden * max(shape.streams, 1)
     if kept.repeats(kind.recompute_module):
-        return hidden_bytes * (2.0 + kept.dropout)
+        return hidden_bytes * (2.0 + shape.dropout)
     # The norm's input and its output, and the mask of the dropout after the block.
-    around = hidden_bytes * (2 + kept.stored * (not kept.repeats("layernorm")) + kept.dropout)
+    around = hidden_bytes * (2 + kept.stored * (not kept.repeats("layernorm")) + shape.dropout)
     return around + kind.kept_bytes(kept)
 
 
 def wgrad_bytes(layer: RankLayer, parallel: ParallelConfig) -> float:
     """What the weights' gradients of one micro-batch read, and a schedule that puts them off keeps: every product's
-    input, as it is stored, and its output's gradient.
+    input, as it is stored, and its output's gradient, both in the product's precision.
 
     32 s b h of a GPT layer, "M_W" of Qi et al., 2023 (arXiv 2401.10241, section 2).
     """
-    elements = 0.0
+    nbytes = 0.0
     for op in layer.ops:
         if op.phase != "wgrad" or op.part not in ("gemm", "experts"):
             continue
-        model = op.model
+        model, elements = op.model, 0.0
         if isinstance(model, GroupedGEMMVariableK):
-            elements += model.m * (model.n + model.k)
+            elements = model.m * (model.n + model.k)
         elif isinstance(model, GEMM):
             # Of k tokens, m of the input and n of the output's gradient
             stored = parallel.row_share if op.split == "column" else 1
-            elements += model.b * model.k * (model.m / stored + model.n)
-    return elements * parallel.width.width_bytes
+            elements = model.b * model.k * (model.m / stored + model.n)
+        nbytes += elements * min(parallel.width.width_bytes, getattr(model, "dtype", parallel.width).width_bytes)
+    return nbytes
 
 
 def logits_bytes(config: ModelShape, parallel: ParallelConfig, sequence: int) -> float:
-    """Logits in fp32 and their gradient, or both in 16 bits, on ranks of the last stage."""
-    width = 2.0 if parallel.fused_loss else 4.0
-    return 2 * width * parallel.micro_batch * sequence * config.vocab / (parallel.tp * parallel.cp)
+    """Of a rank of the last stage: the softmax in fp32, in place of the logits, and their gradient in 16 bits
+    (Megatron's vocab_parallel_cross_entropy); with ``fused_loss`` both in 16 bits; with ``eager_loss`` logits in 16
+    bits and in fp32 beside their log-softmax (torch's cross_entropy of ``logits.float()``).
+    """
+    width = 4.0 if parallel.fused_loss else 10.0 if parallel.eager_loss else 6.0
+    return width * parallel.micro_batch * sequence * config.vocab / (parallel.tp * parallel.cp)
 
 
 def stage_memory(

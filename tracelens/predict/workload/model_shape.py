@@ -226,6 +226,7 @@ class ModelShape(Record, frozen=True, kw_only=True):
     ``head_dim`` is None where ``latent_attention`` says the head's sizes. ``gated``: a gate projection beside each
     feed-forward's up projection. ``positions``: rows of a learned position table, 0 for none. ``mtp_layers``: how many
     further tokens are predicted in training, each by ``mtp_blocks``. ``bidirectional``: attention has no causal mask.
+    ``dropout``: training drops elements of unfused attention's probabilities and behind blocks, and keeps the masks.
     ``document``: tokens per document where a sequence packs several: attention stays within a document, and there are
     as many whole ones as come nearest. ``vocab`` 0: the model's tokens are no words, embedding and logits are left out.
     ``block_figures``: (table's name, figures) of block types that are not built in.
@@ -256,6 +257,7 @@ class ModelShape(Record, frozen=True, kw_only=True):
     norm_bias: bool = False
     tied_embeddings: bool = False
     bidirectional: bool = False
+    dropout: bool = False
     document: int | None = None
     positions: int = 0
     dtype: DType | None = None

@@ -21,6 +21,10 @@ PrecisionName: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 #: What gradients are kept and summed in.
 Gradients: TypeAlias = Literal["fp32", "bf16"]
+#: What Adam's two moments are kept in: Megatron's ``--exp-avg-dtype``; the master weight stays in fp32.
+Moments: TypeAlias = Literal["fp32", "bf16", "fp8"]
+#: What the inputs of activation functions are kept in: Megatron's ``--activation-func-fp8-input-store``.
+KeptInputs: TypeAlias = Literal["bf16", "fp8"]
 #: ``flash``: the framework's own kernel on that device; else a generation of it, or scores that go through memory.
 Attention: TypeAlias = Literal["flash", "unfused", "fa1", "fa2", "fa3", "fa4", "cudnn"]
 #: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
@@ -88,6 +92,11 @@ class TrainingOptions:
     gradients: Gradients = option(
         "precision of stored and summed gradients", "fp32", choices=get_args(Gradients), group=_COMPUTING
     )
+    moments: Moments = option("precision of Adam's two moments", "fp32", choices=get_args(Moments), group=_COMPUTING)
+    activation_inputs: KeptInputs = option(
+        "precision in which inputs of activation functions are kept for the backward pass",
+        "bf16", choices=get_args(KeptInputs), group=_COMPUTING,
+    )  # fmt: skip
     recompute: Recompute = option(
         "what the backward pass recomputes", "none", choices=get_args(Recompute), group=_COMPUTING
     )
@@ -232,7 +241,8 @@ class ParallelConfig(TrainingOptions):
     same weights. ``grouped`` False: experts' products one by one. ``skew``: how unequal the experts are that tokens
     choose. ``placement``: which ranks share a node, where it is not the order above. ``scales_by_row``: FP8
     as torchao's with a scale per row: tensor ranks narrow a product's input and its output's gradient after they
-    gathered them, and once more by columns. UsageError for degrees that do not fit each other.
+    gathered them, and once more by columns. ``eager_loss``: cross entropy is PyTorch's own, not compiled.
+    UsageError for degrees that do not fit each other.
     """
 
     sequence_parallel: bool = False
@@ -243,6 +253,7 @@ class ParallelConfig(TrainingOptions):
     placement: GroupPlacement | None = None
     summa_blocks: int | None = None
     scales_by_row: bool = False
+    eager_loss: bool = False
 
     def __post_init__(self) -> None:
         for name in _DEGREES:
@@ -331,6 +342,11 @@ class ParallelConfig(TrainingOptions):
     def gradient_width(self) -> DType:
         """What gradients are kept and summed in."""
         return DType.BF16 if self.gradients == "bf16" else DType.FP32
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Per parameter: the fp32 master weight and two moments."""
+        return 4 + 2 * {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}[self.moments]
 
     @property
     def width(self) -> DType:

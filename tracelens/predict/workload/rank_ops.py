@@ -288,10 +288,12 @@ def optimizer(parameters: float, parallel: ParallelConfig) -> tuple[RankOp, ...]
     """Adam over the rank's share of ``parameters``, and the gradient's norm over the whole job."""
     elements = int(parameters)
     # Read: gradient, both moments, master weight, 4 bytes each; written: moments, master weight, and half an fp32
-    # element per parameter, the 16-bit weight: 30 bytes in all.
+    # element per parameter, the 16-bit weight: 30 bytes in all, of which narrow moments spare half of theirs.
+    narrow = parallel.moments != "fp32"
     step = MultiTensor(
-        tensors=1, elements=elements, flops_per_element=13, reads=4, writes=3, results=elements // 2, dtype=DType.FP32
-    )
+        tensors=1, elements=elements, flops_per_element=13, reads=4 - narrow, writes=3 - narrow, results=elements // 2,
+        dtype=DType.FP32,
+    )  # fmt: skip
     norm = MultiTensor(tensors=1, elements=elements, flops_per_element=2, reads=1, writes=0, dtype=DType.FP32)
     total = Collective(kind="all_reduce", elements_in=1, elements_out=1, ranks=parallel.ranks, dtype=DType.FP32)
     return (

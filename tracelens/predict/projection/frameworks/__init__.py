@@ -87,10 +87,10 @@ class Framework(Record, frozen=True, kw_only=True):
     nothing compiles them, ``rotary_memory``: how much longer rotary positions do where something does;
     ``copies_weights``: FSDP and DTensor copy what they send between its buffers and where it is used;
     ``separates_projections``: queries, keys, values and gates have products of their own; ``scales_by_row``: its FP8
-    with scales by row is torchao's (``ParallelConfig``). ``residuals`` by what was left out and by kind of model;
-    ``seen``: the precisions of each device that its constants were fitted on. ``keeps_gathered``: FSDP gathers a
-    layer's weights for its backward only where its forward is repeated. ``reach``: the most of each trait that its
-    constants were fitted on; ``beyond``: by which factors more of one widens an interval.
+    with scales by row is torchao's, and ``has_eager_loss`` (``ParallelConfig``). ``residuals`` by what was left out and
+    by kind of model; ``seen``: the precisions of each device that its constants were fitted on. ``keeps_gathered``:
+    FSDP gathers a layer's weights for its backward only where its forward is repeated. ``reach``: the most of each
+    trait that its constants were fitted on; ``beyond``: by which factors more of one widens an interval.
     """
 
     name: str
@@ -111,6 +111,7 @@ class Framework(Record, frozen=True, kw_only=True):
     copies_weights: bool = False
     separates_projections: bool = False
     scales_by_row: bool = False
+    has_eager_loss: bool = False
     source: str = ""
     fitted_on: str = ""
     constants: Mapping[str, float] = msgspec.field(default_factory=dict)
@@ -222,6 +223,7 @@ def _read(path: Path) -> Framework:
         copies_weights=table.flag("copies_weights"),
         separates_projections=table.flag("separates_projections"),
         scales_by_row=table.flag("scales_by_row"),
+        has_eager_loss=table.flag("has_eager_loss"),
         source=table.source("source"),
         fitted_on=table.source("fitted_on"),
         constants=table.numbers("constants", _CONSTANTS),

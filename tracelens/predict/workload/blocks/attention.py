@@ -155,7 +155,7 @@ class Attention(BlockType):
             length = shape.document_length(kept.sequence)
             keys = min(length, self.window(shape) or length)
             # Softmax and, with dropout, its mask and its result.
-            per_token += (5 if kept.dropout else 2) * shape.q_heads * keys
+            per_token += (5 if shape.dropout else 2) * shape.q_heads * keys
         return kept.tokens * per_token / parallel.tp
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:

@@ -54,7 +54,6 @@ class Kept(Record, frozen=True, kw_only=True):
     shape: ModelShape
     parallel: ParallelConfig
     sequence: int
-    dropout: bool
 
     @property
     def tokens(self) -> float:
@@ -72,6 +71,11 @@ class Kept(Record, frozen=True, kw_only=True):
         to which Transformer Engine quantizes before it saves. Frozen weights have none.
         """
         return 0.0 if self.parallel.lora else min(2.0, Precision.of(self.parallel.precision).width_bytes)
+
+    @property
+    def activation_input(self) -> float:
+        """Bytes per element of an activation function's input."""
+        return 1.0 if self.parallel.activation_inputs == "fp8" else 2.0
 
     def repeats(self, module: str | None) -> bool:
         """Whether the backward makes this module's tensors again."""

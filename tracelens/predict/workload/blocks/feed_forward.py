@@ -34,7 +34,7 @@ class FeedForward(BlockType):
         yield from batch.feed_forward("mlp", batch.shape.ffn or 0, bias=batch.shape.mlp_bias)
 
     def kept_bytes(self, kept: Kept) -> float:
-        per_channel = 2 * (1 + kept.shape.gated) + kept.stored * (not kept.repeats("mlp_act"))
+        per_channel = kept.activation_input * (1 + kept.shape.gated) + kept.stored * (not kept.repeats("mlp_act"))
         return kept.tokens * (kept.shape.ffn or 0) * per_channel / kept.parallel.tp
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:
@@ -110,11 +110,13 @@ class MixtureOfExperts(BlockType):
         shape, parallel, experts = kept.shape, kept.parallel, _of(kept.shape)
         width = experts.latent or shape.hidden
         copies = kept.rows * experts.top_k * _traffic(experts, parallel).rows_imbalance
+        # Megatron's repeated activation multiplies by the router's weights, so no gradient reads what experts return.
+        is_kept = not kept.repeats("moe_act")
         # Ranks that share an expert read the rows of all of them.
-        around = width * (2 + kept.stored * parallel.etp)
-        activated = kept.stored * (not kept.repeats("moe_act"))
-        routed = copies * (around + experts.ffn * (2 * (1 + shape.gated) + activated))
-        per_shared = 0 if kept.repeats("shared_experts") else 2 * (1 + shape.gated) + kept.stored
+        around = width * (2 * is_kept + kept.stored * parallel.etp)
+        per_channel = kept.activation_input * (1 + shape.gated)
+        routed = copies * (around + experts.ffn * (per_channel + kept.stored * is_kept))
+        per_shared = 0 if kept.repeats("shared_experts") else per_channel + kept.stored
         return routed + kept.tokens * experts.shared_ffn * per_shared / parallel.tp
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:
