@@ -55,6 +55,8 @@ def block(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: i
     kind = block_types()[letter]
     if not _has_experts(config, kind, letter):
         parallel = _without_experts(parallel)
+    if not kind.mixes_tokens:
+        parallel, sequence = _of_tokens(parallel, sequence)
     return _block(config, parallel, kind, letter, sequence)
 
 
@@ -70,7 +72,18 @@ def _without_experts(parallel: ParallelConfig) -> ParallelConfig:
     return replace(parallel, dp=1, ep=1, etp=1, shard=None)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
+def _of_tokens(parallel: ParallelConfig, sequence: int) -> tuple[ParallelConfig, int]:
+    """What blocks depend on that work on each token alone: how many a rank has, however they lie in sequences."""
+    is_grouped = parallel.summa_blocks is not None or parallel.placement is not None
+    if is_grouped or sequence % parallel.cp or parallel.cp * parallel.dp % parallel.ep:
+        return parallel, sequence
+    tokens = parallel.micro_batch * sequence // parallel.cp
+    return replace(parallel, cp=1, dp=parallel.ep * parallel.etp, shard=None, micro_batch=1), tokens
+
+
+# A search of DeepSeek-V3 on 2,048 devices has 3,000 of these, of 8,000 splits.
+@functools.lru_cache(maxsize=4096)
 def _block(config: ModelShape, parallel: ParallelConfig, kind: BlockType, letter: str, sequence: int) -> RankLayer:
     rank = TrainingRank(shape=config.of(letter), parallel=parallel, sequence=sequence)
     ops = _block_ops(rank, letter)
@@ -197,9 +210,11 @@ def _repeats(module: str, op: RankOp, letter: str) -> bool:
 
 def ends(config: ModelShape, parallel: ParallelConfig, sequence: int) -> dict[str, list[RankLayer]]:
     """Both ends of the model, by name."""
-    return {"embedding": [embedding(config, parallel, sequence)], "head": [head(config, parallel, sequence)]}
+    of_tokens = _of_tokens(_without_experts(parallel), sequence)
+    return {"embedding": [embedding(config, *of_tokens)], "head": [head(config, parallel, sequence)]}
 
 
+@functools.lru_cache(maxsize=256)
 def embedding(config: ModelShape, parallel: ParallelConfig, sequence: int) -> RankLayer:
     """The lookup, its sum over tensor ranks, and the gradient's scatter."""
     if not config.vocab:
@@ -219,7 +234,7 @@ def embedding(config: ModelShape, parallel: ParallelConfig, sequence: int) -> Ra
 
 def head(config: ModelShape, parallel: ParallelConfig, sequence: int) -> RankLayer:
     """Final norm, logits, vocabulary-parallel cross entropy; and what predicting further tokens adds."""
-    own = _head(config, _without_experts(parallel), sequence)
+    own = _head(config, *_of_tokens(_without_experts(parallel), sequence))
     made, dense, expert = [*own.ops], own.dense, 0
     for _ in range(config.mtp_layers):
         made += own.further_logits

@@ -54,11 +54,16 @@ class LayerTimes(Record, frozen=True, kw_only=True, eq=False):
     launched: Floats
     exchanged: Mapping[str, tuple[npt.NDArray[np.intp], Floats]]
 
-    def part(self, name: str, kind: int, phase: int, at: Any) -> Floats:
-        """One part of one kind of layer, for candidates ``at``."""
+    def take(self, at: npt.NDArray[np.intp]) -> LayerTimes:
+        """Those of candidates ``at``."""
+        exchanged = {name: (key[at], times) for name, (key, times) in self.exchanged.items()}
+        return replace(self, key=self.key[at], exchanged=exchanged)
+
+    def part(self, name: str, kind: int, phase: int) -> Floats:
+        """One part of one kind of layer, [candidate]."""
         own = {"compute": self.compute, "memory": self.memory, "copies": self.copies}
         key, times = (self.key, own[name]) if name in own else self.exchanged[name]
-        found: Floats = times[key[at], kind, phase]
+        found: Floats = times[:, kind, phase][key]
         return found
 
 

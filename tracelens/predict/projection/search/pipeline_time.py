@@ -204,7 +204,7 @@ def _backward_us(chunk: ChunkType, layers: KindCosts, scattered: Floats) -> tupl
 def _slowed_us(compute_us: Floats, transfer_us: Floats) -> Floats:
     """Compute time, longer while the rest of a transfer overlaps it."""
     slow = 1 + OVERLAP_COST
-    slowed: Floats = compute_us + (1 - 1 / slow) * np.clip(transfer_us, 0.0, slow * compute_us)
+    slowed: Floats = compute_us + (1 - 1 / slow) * np.minimum(np.maximum(transfer_us, 0.0), slow * compute_us)
     return slowed
 
 

@@ -280,11 +280,11 @@ class CorrectedRules:
                 held[busiest[group] == stage.ranks[0]] = stage.layers
             part = splits.take(group)
             passes = part.micro_batches(global_batch).astype(float)[:, None]
-            each = np.zeros(held.shape)
+            each, mine = np.zeros(held.shape), layers.take(group)
             for k, kind in enumerate(self.kinds):
                 is_full = np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS)
-                again = is_full * sum(layers.part(name, k, 0, group) for name in REPEATED)
-                each[:, k] = again + sum(layers.part(name, k, phase, group) for name in PARTS for phase in (0, 1))
+                again = is_full * sum(mine.part(name, k, 0) for name in REPEATED)
+                each[:, k] = again + sum(mine.part(name, k, phase) for name in PARTS for phase in (0, 1))
             is_2, is_3 = part.zero[:, None] >= 2, part.zero[:, None] == 3
             moved = gather[group] * np.where(is_3, 2 * passes, 1) + scatter[group] * np.where(is_2, passes, 1)
             found[group] = (held * (passes * each + moved)).sum(axis=1) + optimizer
@@ -496,9 +496,10 @@ class CorrectedRules:
     ) -> dict[str, Floats]:
         part, kinds = s.take(at), range(len(self.kinds))
         passes = part.micro_batches(global_batch).astype(float)
-        parts = self._parts_us(part, costs.layers, at)
+        times = costs.layers.take(at)
+        parts = self._parts_us(part, times)
         whole = np.array([[sum(parts[name, k, phase] for name in NAMED) for k in kinds] for phase in (0, 1)])
-        layers = pipeline_time.KindCosts(whole, self._launch_us(costs.layers, part, at), costs.gather, costs.scatter)
+        layers = pipeline_time.KindCosts(whole, self._launch_us(times, part), costs.gather, costs.scatter)
         chunks = dict.fromkeys(itertools.chain.from_iterable(stage.chunks for stage in types))
         passes_us = {chunk: pipeline_time.pass_us(part, chunk, layers) for chunk in chunks}
         held_us = [pipeline_time.in_turn([passes_us[chunk] for chunk in stage.chunks]) for stage in types]
@@ -532,9 +533,7 @@ class CorrectedRules:
             "stage": np.array([stage.ranks[0] for stage in types], float)[busiest],
         }
 
-    def _parts_us(
-        self, part: Splits, layers: LayerTimes, at: npt.NDArray[np.intp]
-    ) -> dict[tuple[str, int, int], Floats]:
+    def _parts_us(self, part: Splits, layers: LayerTimes) -> dict[tuple[str, int, int], Floats]:
         """What each kind of layer takes, by (part, kind, forward or backward); recomputation belongs to the backward.
 
         SUMMA's transfers count as far as overlapping GEMMs leave them exposed.
@@ -545,19 +544,19 @@ class CorrectedRules:
         for k, kind in kinds:
             for phase in (0, 1):
                 for name in PARTS:
-                    parts[name, k, phase] = layers.part(name, k, phase, at)
+                    parts[name, k, phase] = layers.part(name, k, phase)
                 if self.strategy == "2d":
                     moved = parts["tp", k, phase] + parts["grid", k, phase]
-                    beside = layers.products[layers.key[at], k, phase]
+                    beside = layers.products[layers.key, k, phase]
                     parts["tp", k, phase] = moved * np.asarray(exposed_share(moved, beside, part.blocks, 1.0))
                     parts["grid", k, phase] = nothing
             again = sum((parts[name, k, 0] for name in REPEATED), nothing) * (is_full & (kind not in ENDS))
             parts["recompute", k, 0], parts["recompute", k, 1] = 0.0 * again, again
         return parts
 
-    def _launch_us(self, layers: LayerTimes, part: Splits, at: npt.NDArray[np.intp]) -> Floats:
+    def _launch_us(self, layers: LayerTimes, part: Splits) -> Floats:
         """The host's time, [phase, kind, candidate]; full recomputation launches the forward again."""
-        launched = layers.launched[layers.key[at]].transpose(2, 1, 0).copy()
+        launched = layers.launched[layers.key].transpose(2, 1, 0).copy()
         launched[1] += launched[0] * (part.recompute == RECOMPUTE.index("full"))
         waits = [0 if kind in ENDS else sum(block_types()[x].waits_for_host for x in kind) for kind in self.kinds]
         software = [self.software_in(each) for each in range(len(self.space.precisions))]
