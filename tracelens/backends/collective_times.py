@@ -207,17 +207,13 @@ def _forwarded_us(model: EPComm, topology: Topology) -> tuple[float, float] | No
 def _message(model: PerfModel) -> tuple[str, float, Group] | None:
     """Word, full message and group of a collective; None when they were not recorded, or the kernel is custom."""
     if isinstance(model, EPComm):
-        return _rows_message(model)
+        # An all-to-all in which the rows that travel are (p-1)/p of the message
+        remote = model.wire_bytes() if model.remote_share != 1 else model.expected_wire_bytes() if model.ranks else None
+        if remote is None or not model.ranks:
+            return None
+        whole = remote * model.ranks / (model.ranks - 1) if model.ranks > 1 else 0.0
+        return "all_to_all", whole, Group(ranks=model.ranks, stride=model.stride)
     if type(model) is not Collective or model.word is None or not model.ranks or model.dtype is None:
         return None
     elements = model.elements_out if model.word == "all_gather" else model.elements_in
     return model.word, elements * model.dtype.width_bytes, Group(ranks=model.ranks, stride=model.stride)
-
-
-def _rows_message(model: EPComm) -> tuple[str, float, Group] | None:
-    """An all-to-all in which the rows that travel are (p-1)/p of the message."""
-    remote = model.wire_bytes() if model.remote_share != 1 else model.expected_wire_bytes() if model.ranks else None
-    if remote is None or not model.ranks:
-        return None
-    whole = remote * model.ranks / (model.ranks - 1) if model.ranks > 1 else 0.0
-    return "all_to_all", whole, Group(ranks=model.ranks, stride=model.stride)

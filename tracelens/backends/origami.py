@@ -220,8 +220,7 @@ def _shape(model: Any) -> tuple[int, int, int, int] | None:
 def _group_rows(batch: GEMMColumns) -> Floats:
     """Rows of each group; of unequal groups those of whole tiles, shared out evenly."""
     rows = batch.m if batch.blocks is None else np.minimum(TILE * batch.blocks[TILE], batch.m + TILE * batch.groups)
-    each: Floats = rows / batch.groups
-    return each
+    return rows / batch.groups
 
 
 def _call(model: Any) -> AttentionCall | None:

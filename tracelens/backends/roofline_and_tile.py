@@ -261,8 +261,7 @@ def over_idle_uj(
     columns, over_w = WorkColumns.of(models), np.full(len(models), np.nan)
     for at, work in works(columns, device, time_us, experts=PRODUCTS):
         over_w[at] = kernel_power(constants, work).power_w - constants.idle_w
-    energy: Floats = np.where(time_us > 0, over_w * time_us, 0.0)
-    return energy
+    return np.where(time_us > 0, over_w * time_us, 0.0)
 
 
 #: Figures of ``power_columns``, and what says on which measurements they rest.

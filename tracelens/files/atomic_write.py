@@ -95,7 +95,13 @@ def whole_folder(path: Path) -> Iterator[Path]:
                 yield new
             except OutputError as error:
                 raise OutputError(str(error).replace(os.fspath(new), os.fspath(path))) from error
-            _sync_tree(new)
+            for entry in sorted(new.rglob("*"), reverse=True):
+                if entry.is_dir() and not entry.is_symlink():
+                    _sync_folder(entry)
+                elif entry.is_file():
+                    with entry.open("rb") as file:
+                        os.fsync(file.fileno())
+            _sync_folder(new)
             if inside or not _moved_at_once(new, target):
                 _move_entries(aside, target)
             _sync_folder(target.parent)
@@ -238,16 +244,6 @@ def _is_fixed(target: Path) -> bool:
         if Path.cwd().is_relative_to(target):
             return True
     return os.path.ismount(target) or not os.access(target.parent, os.W_OK)
-
-
-def _sync_tree(folder: Path) -> None:
-    for entry in sorted(folder.rglob("*"), reverse=True):
-        if entry.is_dir() and not entry.is_symlink():
-            _sync_folder(entry)
-        elif entry.is_file():
-            with entry.open("rb") as file:
-                os.fsync(file.fileno())
-    _sync_folder(folder)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -34,5 +34,4 @@ def _loaded(source: Path, layout: int) -> ctypes.CDLL | None:
 
 def address(array: npt.NDArray[Any]) -> int:
     """Where an array begins, for a C function that keeps to its length."""
-    at: int = array.__array_interface__["data"][0]
-    return at
+    return array.__array_interface__["data"][0]

@@ -137,24 +137,20 @@ def yaml_of(path: Path, what: str) -> Any:
             if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
                 raise InputError(f"{path} is not {what}: YAML anchors are not read; write out what they stand for")
             found = yaml.safe_load(text)
-            _refuse_other_keys(found)
+            # ValueError for a key that is no text, such as one left empty
+            left = [found]
+            while left:
+                one = left.pop()
+                if isinstance(one, Mapping):
+                    for key in one:
+                        if not isinstance(key, str):
+                            raise ValueError(f"its key {key!r} is not a name")
+                    left += one.values()
+                elif isinstance(one, list):
+                    left += one
             return found
         except yaml.YAMLError as error:
             raise ValueError(reason(error)) from error
-
-
-def _refuse_other_keys(document: object) -> None:
-    """ValueError for a key that is no text, such as one left empty."""
-    left = [document]
-    while left:
-        one = left.pop()
-        if isinstance(one, Mapping):
-            for key in one:
-                if not isinstance(key, str):
-                    raise ValueError(f"its key {key!r} is not a name")
-            left += one.values()
-        elif isinstance(one, list):
-            left += one
 
 
 def refuse_deep(text: str) -> None:
@@ -311,8 +307,7 @@ class FigureTable:
     def whole(self, name: str, *, least: int = 1) -> int | None:
         """A whole number, at least ``least``; None when absent."""
         should = f"must be a whole number, at least {least}"
-        found: int | None = self._value(name, int, lambda x: least <= x <= LARGEST, should)
-        return found
+        return self._value(name, int, lambda x: least <= x <= LARGEST, should)
 
     def needed_number(self, name: str) -> float:
         value = self.number(name)
@@ -321,8 +316,7 @@ class FigureTable:
         return value
 
     def text(self, name: str) -> str | None:
-        found: str | None = self._value(name, str, lambda x: bool(x.strip()), "must be a string")
-        return found
+        return self._value(name, str, lambda x: bool(x.strip()), "must be a string")
 
     def source(self, name: str) -> str:
         """Where figures come from: without it a file does not load."""

@@ -355,8 +355,7 @@ gpu_clock_mhz = _shared("GPU clock; default: the data sheet's", kind=float, meta
 skew_of_experts = _shared("distribution of tokens over experts, as in route", metavar="zipf:1.1")
 cost_model = _shared("cost model of ops, e.g. tile, or gemm=tile,sdpa=roofline", metavar="NAME|FAMILY=NAME,...")
 framework = _shared(
-    "constants fitted to megatron, llm-foundry, torchtitan ...; ideal: none; default: pooled over all",
-    metavar="NAME",
+    "constants fitted to megatron, llm-foundry, torchtitan ...; ideal: none; default: pooled over all", metavar="NAME"
 )
 price_per_gpu_hour = _shared("price of a GPU hour", kind=above_zero, metavar="USD")
 pue = _shared("power of the data center over that of its servers, e.g. 1.3", kind=above_zero, metavar="RATIO")

@@ -264,8 +264,7 @@ def clock_share(constants: PowerConstants, power_w: Watts, limit_w: float, clock
         middle = (low + high) / 2
         fits = over * middle**BY_CLOCK / _longer(middle, follows) <= room
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    shares: Watts = np.where(over <= room, 1.0, low)
-    return shares
+    return np.where(over <= room, 1.0, low)
 
 
 def device_at(device: HardwareSpec, watts: float) -> HardwareSpec:
@@ -290,8 +289,7 @@ def device_at(device: HardwareSpec, watts: float) -> HardwareSpec:
 
 def _longer(clock: Watts, clocked: Watts) -> Watts:
     """Times at a share of the clock over those at the whole."""
-    times: Watts = 1 - clocked + clocked / clock
-    return times
+    return 1 - clocked + clocked / clock
 
 
 def limited(constants: PowerConstants, work: KernelWork, limit_w: float | None) -> tuple[Drawn, Watts]:

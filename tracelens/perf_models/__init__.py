@@ -129,5 +129,4 @@ def recorded_signature(model: PerfModel) -> OpSignature | None:
         return None
     if name == "aten::mm" and getattr(model, "b", 1) > 1:
         name = "aten::bmm"
-    signature: OpSignature = inverses()[name].target(model)
-    return signature
+    return inverses()[name].target(model)

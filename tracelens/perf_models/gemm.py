@@ -498,8 +498,7 @@ class GroupedGEMM(PerfModel, Record, frozen=True, kw_only=True):
         return PADDED_ROWS if self.padded else ""
 
     def flops(self) -> int:
-        flops: int = product_flops(self.m, self.n, self.k)
-        return flops
+        return product_flops(self.m, self.n, self.k)
 
     def moved(self) -> Moved:
         a, b, c = product_operands(self.m, self.n, self.k, self.groups)
@@ -533,8 +532,7 @@ class GroupedGEMMBackward(GroupedGEMM, frozen=True, kw_only=True):
     gradient: ClassVar[bool] = True
 
     def flops(self) -> int:
-        flops: int = 2 * product_flops(self.m, self.n, self.k)
-        return flops
+        return 2 * product_flops(self.m, self.n, self.k)
 
     def products(self) -> tuple[Product, ...]:
         return Product(self.m, self.k, self.n, groups=self.groups, b_width=self._widened), self._per_group(None)

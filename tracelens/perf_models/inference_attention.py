@@ -212,8 +212,7 @@ class SparseAttention(_OverCache, Record, frozen=True, kw_only=True):
     dtype_kv: DType | Like | None = Like.FIRST
 
     def flops(self) -> int:
-        flops: int = attention_flops(self.pairs, self.q_heads, self.d_qk, self.d_v)
-        return flops
+        return attention_flops(self.pairs, self.q_heads, self.d_qk, self.d_v)
 
     def requests(self) -> tuple[AttentionRequests, ...]:
         """Each token reads its own rows of the cache, as decoding does."""
@@ -415,8 +414,7 @@ class SelectiveAttention(_OverCache, Record, frozen=True, kw_only=True):
 
     def flops(self) -> int | float:
         pairs = self.row_pairs + self.window_pairs
-        flops: int | float = attention_flops(pairs, self.q_heads, self.d_qk, self.d_v)
-        return flops
+        return attention_flops(pairs, self.q_heads, self.d_qk, self.d_v)
 
     def moved(self) -> Moved:
         return (

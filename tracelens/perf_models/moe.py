@@ -84,8 +84,7 @@ class MoELayer(PerfModel, Record, frozen=True, kw_only=True):
 
     def _product(self) -> int:
         """Flops of one projection of every token by its experts."""
-        flops: int = product_flops(self.tokens * self.top_k, self.ffn, self.hidden)
-        return flops
+        return product_flops(self.tokens * self.top_k, self.ffn, self.hidden)
 
     def _weights(self, matrices: int) -> Moved:
         elements = self.read_experts * matrices * self.hidden * self.ffn

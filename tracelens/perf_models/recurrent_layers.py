@@ -335,8 +335,7 @@ class LinearAttention(PerfModel, Record, frozen=True, kw_only=True):
         return self.v_heads * per_head
 
     def flops(self) -> int:
-        flops: int = state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
-        return flops
+        return state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
 
     def moved(self) -> Moved:
         states = 2 * (self.sequences or 0) * self.v_heads * self.d_k * self.d_v
@@ -360,8 +359,7 @@ class LinearAttentionBackward(LinearAttention, frozen=True, kw_only=True):
     gradient: ClassVar[bool] = True
 
     def flops(self) -> int:
-        flops: int = 2 * state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
-        return flops
+        return 2 * state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
 
     def moved(self) -> Moved:
         per_token = 2 * (self.qkv_width + self.gates) + self.v_heads * self.d_v

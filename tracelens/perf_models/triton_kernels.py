@@ -194,7 +194,13 @@ def iterations(op: OpSignature, tensors: tuple[Argument, ...], *, reduces: bool)
     sizes = [v for i in range(len(op.shapes or ())) if not op.has(i) and isinstance(v := op.literal(i), int)]
     sizes = [size for size in sizes if not isinstance(size, bool)]
     if not sizes:
-        return _of_tensors(op, tensors, reduces)
+        # Where no size was recorded: a pointwise kernel writes its last tensor, or its first where the last
+        # broadcasts
+        first, last = tensors[0], tensors[-1]
+        if reduces:
+            raise SignatureError(f"{op.name}: no iteration size was recorded")
+        broadcast = last.elements < first.elements and first.shape[-len(last.shape) :] == last.shape
+        return Iterations(results=(first if broadcast else last).elements, recorded=False)
     if reduces:
         return _reduction(op, sizes, tensors)
     return Iterations(results=math.prod(sizes[-_pointwise_dims(op, sizes, tensors) :]))
@@ -227,15 +233,6 @@ def _reduction(op: OpSignature, sizes: list[int], tensors: tuple[Argument, ...])
     is_results = any(t.elements == sizes[-1] for t in tensors[1:])
     results = sizes[-1] if is_results else most // sizes[-1]
     return Iterations(results=results, reduced=most // max(results, 1))
-
-
-def _of_tensors(op: OpSignature, tensors: tuple[Argument, ...], reduces: bool) -> Iterations:
-    """Where no size was recorded: a pointwise kernel writes its last tensor, or its first where the last broadcasts."""
-    first, last = tensors[0], tensors[-1]
-    if reduces:
-        raise SignatureError(f"{op.name}: no iteration size was recorded")
-    broadcast = last.elements < first.elements and first.shape[-len(last.shape) :] == last.shape
-    return Iterations(results=(first if broadcast else last).elements, recorded=False)
 
 
 class KernelTraffic(Record, frozen=True, kw_only=True):

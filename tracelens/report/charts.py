@@ -641,19 +641,15 @@ def _grid(
     bounds: Sequence[tuple[float, float]], place: Callable[[tuple[float, float]], tuple[float, float]]
 ) -> Iterator[Markup]:
     (left, right), (low, high) = bounds
-    for value in _powers(left, right):
+    # Powers of two, as devices come, or of ten where those are too many
+    base = 2 if right / left <= 2**13 else 10
+    first, last = math.ceil(math.log(left, base) - 1e-9), math.floor(math.log(right, base) + 1e-9)
+    for value in [float(base) ** i for i in range(first, last + 1)] or [left, right]:
         x, y = place((value, low))
         yield tag("line", x1=x, x2=x, y1=y, y2=_TOP, **_GRID)
         yield tag("text", f"{value:,g}", x=x, y=y + 18, text_anchor="middle")
     for value in log_ticks(low, high):
         yield _y_tick(value, place((left, value))[1])
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Powers of two, as devices come, or of ten where those are too many."""
-    base = 2 if high / low <= 2**13 else 10
-    first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
-    return [float(base) ** i for i in range(first, last + 1)] or [low, high]
 
 
 def _y_tick(value: float, y: float) -> Markup:

@@ -51,8 +51,7 @@ def frame_json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
 def meanings(verb: str) -> dict[str, str]:
     """What the figures and columns of a verb's files mean, by key (``meanings.toml``)."""
     text = resources.files("tracelens.report").joinpath("meanings.toml").read_text("utf-8")
-    found: dict[str, str] = tomllib.loads(text)[verb]
-    return found
+    return tomllib.loads(text)[verb]
 
 
 #: How a column's key says its unit, the base unit that a metric's name says instead, and the factor to it.

@@ -69,8 +69,7 @@ def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, p
 def schema() -> Json:
     """The JSON Schema of the document."""
     text = resources.files("tracelens.report").joinpath("schemas", "report.schema.json").read_bytes()
-    loaded: Json = orjson.loads(text)
-    return loaded
+    return orjson.loads(text)
 
 
 def brief_document(whole: Json) -> Json:
@@ -78,8 +77,7 @@ def brief_document(whole: Json) -> Json:
     kept = {key: whole[key] for key in whole if key not in ("ops", "views", "extensions")}
     device = {key: value for key, value in whole["device"].items() if key != "figures"}
     findings = [{key: found[key] for key in _BRIEF_FINDING if key in found} for found in whole["findings"]]
-    shortened: Json = _rounded({**kept, "schema": BRIEF_SCHEMA, "device": device, "findings": findings})
-    return shortened
+    return _rounded({**kept, "schema": BRIEF_SCHEMA, "device": device, "findings": findings})
 
 
 def _rounded(value: Any) -> Any:

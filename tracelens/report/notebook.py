@@ -216,6 +216,5 @@ def _axes(axes: Any, *, width: float = 8) -> Axes:
     except ImportError:
         raise UsageError("plots need matplotlib: pip install 'tracelens-perf[notebook]'") from None
     if axes is not None:
-        made: Axes = axes
-        return made
+        return axes
     return pyplot.subplots(figsize=(width, 4.5), layout="constrained")[1]

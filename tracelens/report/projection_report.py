@@ -120,10 +120,7 @@ def expected_of_step(result: Result) -> list[str]:
     said = f"expected error {median:.0f} %, 9 of 10 below {p90:.0f} % ({whose})"
     if expected.beyond:
         said = f"no fitted step has {', '.join(expected.beyond)}: the interval is wider ({whose})"
-    return [
-        said,
-        f"expected within {half} in half of all cases, {most} in 9 of 10",
-    ]
+    return [said, f"expected within {half} in half of all cases, {most} in 9 of 10"]
 
 
 def _kept_narrow(p: ParallelConfig) -> str:

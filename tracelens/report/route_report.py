@@ -165,7 +165,13 @@ def _matrix(result: RouteResult) -> Iterator[str]:
     ranks = result.frames["ranks"]
     edges = np.arange(0, len(ranks), step)
     yield from _heat_map(blocks, step)
-    yield from _ticks(len(blocks), step)
+    # Rank numbers at both sides, at most eight
+    cells = len(blocks)
+    cell, every = _SIDE / cells, max(1, -(-cells // 8))
+    for index in range(0, cells, every):
+        middle = (index + 0.5) * cell
+        yield _text(_LEFT - 6, _TOP + middle + 4, str(index * step), anchor="end")
+        yield _text(_LEFT + middle, _TOP - 4, str(index * step), anchor="middle")
     yield from _node_borders(result, len(ranks))
     after = "routings_eplb" if "routings_eplb" in ranks else None
     routings = np.add.reduceat(ranks.routings.to_numpy(float), edges)
@@ -182,15 +188,6 @@ def _heat_map(blocks: NDArray[np.float64], step: int) -> Iterator[str]:
             f'fill-opacity="{nbytes / top:.3f}">'
             f"<title>{row * step} to {column * step}: {nbytes:,.0f} bytes</title></rect>"
         )
-
-
-def _ticks(cells: int, step: int) -> Iterator[str]:
-    """Rank numbers at both sides, at most eight."""
-    cell, every = _SIDE / cells, max(1, -(-cells // 8))
-    for index in range(0, cells, every):
-        middle = (index + 0.5) * cell
-        yield _text(_LEFT - 6, _TOP + middle + 4, str(index * step), anchor="end")
-        yield _text(_LEFT + middle, _TOP - 4, str(index * step), anchor="middle")
 
 
 def _node_borders(result: RouteResult, ranks: int) -> Iterator[str]:

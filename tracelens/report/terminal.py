@@ -116,22 +116,19 @@ def _busy(busy: Busy) -> Iterator[_Row]:
         f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {shown_percent(busy.idle)}"
     )
     if busy.idle >= _MUCH_IDLE and busy.idle_causes:
-        first, *more = _idle_causes(busy.idle_causes, WIDTH - 11)
+        # As many causes with their percent as three lines hold whole, the largest first; the others are added up
+        width = WIDTH - 11
+        lines: list[str] = []
+        for named in range(sum(share >= _LEAST_CAUSE for _, share in busy.idle_causes), -1, -1):
+            others = sum(share for _, share in busy.idle_causes[named:])
+            rest = [("others", others)] if others >= _TENTH else []
+            parts = [f"{cause} {100 * share:.1f}" for cause, share in (*busy.idle_causes[:named], *rest)]
+            lines = _wrapped(" + ".join(part.replace(" ", _HARD_SPACE) for part in parts), width)
+            if not lines[-1].endswith("…"):
+                break
+        first, *more = lines
         yield _Row(text=f"     idle: {first}")
         yield from (_Row(text=f"           {line}") for line in more)
-
-
-def _idle_causes(causes: Sequence[tuple[str, float]], width: int) -> list[str]:
-    """As many causes with their percent as three lines hold whole, the largest first; the others are added up."""
-    lines: list[str] = []
-    for named in range(sum(share >= _LEAST_CAUSE for _, share in causes), -1, -1):
-        others = sum(share for _, share in causes[named:])
-        rest = [("others", others)] if others >= _TENTH else []
-        parts = [f"{cause} {100 * share:.1f}" for cause, share in (*causes[:named], *rest)]
-        lines = _wrapped(" + ".join(part.replace(" ", _HARD_SPACE) for part in parts), width)
-        if not lines[-1].endswith("…"):
-            break
-    return lines
 
 
 def _time(summary: Summary) -> Iterator[str]:

@@ -47,10 +47,7 @@ class Line(Record, frozen=True, kw_only=True):
 
 
 def about_lines(
-    summary: Summary,
-    sheets: Sequence[tuple[str, Sheet]],
-    further: Sequence[Sheet] = (),
-    said: Sequence[str] = (),
+    summary: Summary, sheets: Sequence[tuple[str, Sheet]], further: Sequence[Sheet] = (), said: Sequence[str] = ()
 ) -> list[Line]:
     """All rows, top to bottom: the answer, the sheets, what it rests on. ``sheets``: (title in the workbook, sheet);
     ``further``: those that the workbook leaves out; ``said``: sentences at the top, before those of the summary.
@@ -441,10 +438,7 @@ def write_workbook_to(
 
 
 def tables_xlsx(
-    frames: Mapping[str, pd.DataFrame],
-    meanings: Mapping[str, str],
-    *,
-    titles: Callable[[str], str] = column_title,
+    frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str], *, titles: Callable[[str], str] = column_title
 ) -> bytes:
     """A sheet per frame with rows, ``meanings`` as notes on headers; without a date: same frames, same bytes."""
     styles, content = Styles(), io.BytesIO()

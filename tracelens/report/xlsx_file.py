@@ -201,7 +201,13 @@ class Styles:
             kind = _KNOWN_FORMATS.get(style.number_format)
             if kind is None:
                 kind = _OWN_FORMATS + formats.setdefault(style.number_format, len(formats))
-            cells.append(_cell_format(kind, numbers, style))
+            fonted, filled, bordered = numbers
+            quoted = ' quotePrefix="1"' if style.quoted else ""
+            aligned = f' applyAlignment="1"><alignment {style.alignment}/></xf>' if style.alignment else "/>"
+            cells.append(
+                f'<xf numFmtId="{kind}" fontId="{fonted}" fillId="{filled}" borderId="{bordered}" xfId="0"{quoted} '
+                f'applyNumberFormat="1" applyFont="1" applyFill="1" applyBorder="1"{aligned}'
+            )
         own = (
             f'<numFmt numFmtId="{_OWN_FORMATS + at}" formatCode="{escape_xml(text)}"/>' for text, at in formats.items()
         )
@@ -213,16 +219,6 @@ class Styles:
             '<cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles>'
             f'<dxfs count="{differences.count("<dxf>")}">{differences}</dxfs></styleSheet>'
         )
-
-
-def _cell_format(kind: int, numbers: list[int], style: Style) -> str:
-    fonted, filled, bordered = numbers
-    quoted = ' quotePrefix="1"' if style.quoted else ""
-    aligned = f' applyAlignment="1"><alignment {style.alignment}/></xf>' if style.alignment else "/>"
-    return (
-        f'<xf numFmtId="{kind}" fontId="{fonted}" fillId="{filled}" borderId="{bordered}" xfId="0"{quoted} '
-        f'applyNumberFormat="1" applyFont="1" applyFill="1" applyBorder="1"{aligned}'
-    )
 
 
 def _counted(name: str, elements: Iterable[str]) -> str:
@@ -444,7 +440,12 @@ class _Parts:
     def add(self, name: str, document: str | Iterable[bytes], kind: str = "") -> None:
         if kind:
             self._types.append(f'<Override PartName="/{name}" ContentType="{_TYPES[kind]}"/>')
-        with self._archive.open(_member(name), "w", force_zip64=not isinstance(document, str)) as target:
+        member = ZipInfo(name, _DATE)
+        member.compress_type = ZIP_DEFLATED
+        member._compresslevel = _EFFORT  # type: ignore[attr-defined]  # without a public name before Python 3.13
+        member.create_system = 3
+        member.external_attr = 0o644 << 16
+        with self._archive.open(member, "w", force_zip64=not isinstance(document, str)) as target:
             target.write(_HEAD.encode())
             if isinstance(document, str):
                 target.write(document.encode())
@@ -482,15 +483,6 @@ def _whole(sheet: Worksheet) -> Iterable[bytes]:
     yield sheet.head().encode()
     yield from sheet.rows
     yield sheet.tail().encode()
-
-
-def _member(name: str) -> ZipInfo:
-    member = ZipInfo(name, _DATE)
-    member.compress_type = ZIP_DEFLATED
-    member._compresslevel = _EFFORT  # type: ignore[attr-defined]  # without a public name before Python 3.13
-    member.create_system = 3
-    member.external_attr = 0o644 << 16
-    return member
 
 
 def _relations(related: Iterable[tuple[str, str, str]], more: str = "") -> str:

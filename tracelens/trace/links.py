@@ -144,8 +144,7 @@ def _shared_by_processes(correlation: Ints, process: Ints) -> Ints:
     if not len(process) or (process == process[0]).all():
         return correlation[:0]
     distinct: Ints = np.unique(np.stack((correlation, process)), axis=1)[0]
-    repeated: Ints = distinct[1:][distinct[1:] == distinct[:-1]]
-    return repeated
+    return distinct[1:][distinct[1:] == distinct[:-1]]
 
 
 def _of_own_process(
@@ -272,8 +271,7 @@ def _flows(table: TraceTable, categories: frozenset[str]) -> tuple[Ints, Ints]:
 
 def _are_of(flows: Flows, categories: Sequence[str], wanted: frozenset[str]) -> Bools:
     is_wanted = np.array([category in wanted for category in categories] or [False], np.bool_)
-    found: Bools = is_wanted[flows.category] & (flows.category >= 0)
-    return found
+    return is_wanted[flows.category] & (flows.category >= 0)
 
 
 def _latest_of_key(key: Ints, time: Ints, wanted: Ints, not_after: Ints) -> Ints:

@@ -53,8 +53,7 @@ class _Whole(NDArrayOperatorsMixin):
         return call(*given, **options)
 
     def _operand(self, ufunc: np.ufunc) -> npt.NDArray[np.integer]:
-        found: npt.NDArray[np.integer] = self[:]
-        return found
+        return self[:]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

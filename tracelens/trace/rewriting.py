@@ -90,7 +90,10 @@ def fuse(
         separator = b"\n"
         alike: dict[str, Any] = {}
         for order, rank in enumerate(ranks):
-            own = _of_the_job(rank.table)
+            # What a trace says of itself that may hold for all ranks
+            table = rank.table
+            said = {key: table.metadata[key] for key in _OF_THE_JOB if key in table.metadata}
+            own = said if table.world_size is None else {**said, "distributedInfo": {"world_size": table.world_size}}
             alike = {key: value for key, value in own.items() if order == 0 or alike.get(key) == value}
             for event in _RankWriter(rank, order, origin_ns, kept or EventFilter(), state).events():
                 sink.write(separator)
@@ -100,12 +103,6 @@ def fuse(
             state.ranks += 1
         sink.write(b"\n]" + b"".join(b",%b:%b" % (_json(key), _json(value)) for key, value in alike.items()) + b"}\n")
     return Fused(events=state.events, slices=state.slices, ranks=state.ranks, moved_slices=state.moved)
-
-
-def _of_the_job(table: TraceTable) -> dict[str, Any]:
-    """What a trace says of itself that may hold for all ranks."""
-    said = {key: table.metadata[key] for key in _OF_THE_JOB if key in table.metadata}
-    return said if table.world_size is None else {**said, "distributedInfo": {"world_size": table.world_size}}
 
 
 def parse_window(text: str) -> tuple[int, int]:

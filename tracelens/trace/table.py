@@ -162,8 +162,7 @@ def _parsed(part: bytes) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _parsed_list(part: bytes) -> tuple[Any, ...] | None:
     value = _parsed(part)
-    found: tuple[Any, ...] | None = _frozen(value) if isinstance(value, list) else None
-    return found
+    return _frozen(value) if isinstance(value, list) else None
 
 
 def _frozen(value: Any) -> Any:
@@ -534,8 +533,7 @@ class TraceTable:
 
     def ends_ns(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         """When the events of some rows ended."""
-        ends: npt.NDArray[np.int64] = self.start_ns[rows] + self.duration_ns[rows]
-        return ends
+        return self.start_ns[rows] + self.duration_ns[rows]
 
     def rows_of(self, kinds: Iterable[Kind]) -> RowColumn:
         """Rows of any of the kinds, in file order."""

@@ -165,7 +165,12 @@ def nest_host(table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8]) -
     mended = found
     while len(frames) or len(calls):
         mended = _nest_mended(table, host, rank, found, frames, calls)
-        misplaced = _misplaced(table, host, mended, found.order[frames])
+        # Which of the ``moved`` host events lie in one that began after them: as long as that, they stay broken
+        at = np.flatnonzero(np.isin(mended.order, found.order[frames]))
+        at = at[mended.parent[at] >= 0]
+        start = table.start_ns[host]
+        own, parent = mended.order[at], mended.order[mended.parent[at]]
+        misplaced = own[start[parent] > start[own]]
         if not len(misplaced):
             break
         frames, mended = frames[~np.isin(found.order[frames], misplaced)], found
@@ -184,16 +189,6 @@ def _nest_mended(
     return nest(table.lane[host], start, duration, rank)
 
 
-def _misplaced(table: TraceTable, host: RowColumn, mended: Nesting, moved: Ints) -> Ints:
-    """Which of the ``moved`` host events lie in one that began after them: as long as that, they stay broken."""
-    at = np.flatnonzero(np.isin(mended.order, moved))
-    at = at[mended.parent[at] >= 0]
-    start = table.start_ns[host]
-    own, parent = mended.order[at], mended.order[mended.parent[at]]
-    wrong: Ints = own[start[parent] > start[own]]
-    return wrong
-
-
 def _hiding_frames(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
     """Positions of the broken Python frames in which an op or a launch begins before the outlived callers end."""
     rows = host[found.order]
@@ -205,8 +200,7 @@ def _hiding_frames(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
         first + int(np.searchsorted(start[first:last], end))
         for first, last, end in zip(frames + 1, found.last[frames], found.outlived[frames], strict=True)
     ]
-    hiding: Ints = frames[calls_before[np.array(until, np.int64)] > calls_before[frames + 1]]
-    return hiding
+    return frames[calls_before[np.array(until, np.int64)] > calls_before[frames + 1]]
 
 
 def _rounded_calls(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
@@ -214,8 +208,7 @@ def _rounded_calls(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
     at = np.flatnonzero(found.overlaps)
     rows = host[found.order[at]]
     is_call = np.isin(table.kind[rows], (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))
-    rounded: Ints = at[is_call & (table.ends_ns(rows) - found.outlived[at] <= ROUNDING_NS)]
-    return rounded
+    return at[is_call & (table.ends_ns(rows) - found.outlived[at] <= ROUNDING_NS)]
 
 
 def _skewed(table: TraceTable, host: RowColumn, found: Nesting) -> int:
@@ -329,14 +322,12 @@ class OpTree:
 
     def roots(self) -> RowColumn:
         """Host rows without a caller, lane by lane."""
-        rows: RowColumn = self.order[self.parent[self.order] < 0]
-        return rows
+        return self.order[self.parent[self.order] < 0]
 
     def children(self, row: int) -> RowColumn:
         """Host rows whose innermost caller is ``row``, by start."""
         below = self.subtree(row)
-        rows: RowColumn = below[self.parent[below] == row]
-        return rows
+        return below[self.parent[below] == row]
 
     def subtree(self, row: int) -> RowColumn:
         """``row`` and all host rows below it, in preorder; empty for a device row."""
@@ -353,8 +344,7 @@ class OpTree:
         last = np.arange(len(self.order), dtype=np.int32) + self.size[self.order]
         at = np.flatnonzero(before[last] > before[:-1])
         found: RowColumn = self.order[at]
-        kept: RowColumn = found[given[at] | (self.table.kind[found] == Kind.CPU_OP)]
-        return kept
+        return found[given[at] | (self.table.kind[found] == Kind.CPU_OP)]
 
     def ancestors(self, row: int) -> Ints:
         """Callers of a host row, the innermost first; for a device row its launch and the callers of that."""

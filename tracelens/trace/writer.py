@@ -127,7 +127,25 @@ def trace_text(trace: RecordedTrace) -> Iterator[str]:
         "deviceProperties": [device.to_trace(index) for index, device in enumerate(trace.devices)],
     }
     if trace.distributed is not None:
-        head["distributedInfo"] = _distributed_info(trace.distributed)
+        # ``distributedInfo`` as PyTorch writes it
+        job = trace.distributed
+        groups = [
+            {
+                "pg_name": group.name,
+                "pg_desc": group.description or "undefined",
+                "backend_config": f"cuda:{job.backend}",
+                "pg_size": len(group.ranks),
+                "ranks": group.ranks,
+            }
+            for group in job.process_groups
+        ]
+        head["distributedInfo"] = {
+            "backend": job.backend,
+            "rank": job.rank,
+            "world_size": job.world_size,
+            "pg_count": len(groups),
+            "pg_config": groups,
+        }
     head |= {"record_shapes": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": trace.base_time_ns}
     head |= dict(trace.labels)
     yield f'{_json(head)[:-1]},\n"traceEvents":[\n'
@@ -186,7 +204,11 @@ class _Writer:
             yield from self._host(thread)
         yield from self._device()
         yield from self._launch_flows
-        yield from self._forward_backward()
+        joined = sorted(self._forward.keys() & self._backward.keys())
+        for number, sequence_number in enumerate(joined, start=1):
+            for phase, ends in (("s", self._forward), ("f", self._backward)):
+                thread_id, start_ns = ends[sequence_number]
+                yield _flow(phase, "fwdbwd", number, self._trace.process_id, thread_id, start_ns)
         yield from self._names()
 
     def _host(self, thread: HostThread) -> Iterator[str]:
@@ -265,13 +287,6 @@ class _Writer:
                 head = _complete("gpu_user_annotation", annotation.name, device, stream, span)
                 yield f'{head}"args":{{"External id":{annotation.external_id}}}}}'
 
-    def _forward_backward(self) -> Iterator[str]:
-        joined = sorted(self._forward.keys() & self._backward.keys())
-        for number, sequence_number in enumerate(joined, start=1):
-            for phase, ends in (("s", self._forward), ("f", self._backward)):
-                thread_id, start_ns = ends[sequence_number]
-                yield _flow(phase, "fwdbwd", number, self._trace.process_id, thread_id, start_ns)
-
     def _names(self) -> Iterator[str]:
         trace = self._trace
         first, last = (min(self._times), max(self._times)) if self._times else (0, 0)
@@ -339,27 +354,6 @@ def _places(
             raise UsageError(f"{name} ends at {earliest} ns, after its caller {caller.signature.name}")
         places.append(_Place(call=call, external_id=external_id, annotations=annotations, python_id=python_id))
     return places[::-1]
-
-
-def _distributed_info(job: DistributedJob) -> dict[str, Any]:
-    """``distributedInfo`` as PyTorch writes it."""
-    groups = [
-        {
-            "pg_name": group.name,
-            "pg_desc": group.description or "undefined",
-            "backend_config": f"cuda:{job.backend}",
-            "pg_size": len(group.ranks),
-            "ranks": group.ranks,
-        }
-        for group in job.process_groups
-    ]
-    return {
-        "backend": job.backend,
-        "rank": job.rank,
-        "world_size": job.world_size,
-        "pg_count": len(groups),
-        "pg_config": groups,
-    }
 
 
 def _complete(category: str, name: str, pid: int | str, tid: int | str, event: RecordedKernel | RecordedCall) -> str:

@@ -37,8 +37,7 @@ class _RecordType(StructMeta):
     def __new__(mcls: type[_T], name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **options: Any) -> _T:
         # ``dataclass(slots=True)`` makes the class once more, of what is in it, and refuses one that has slots
         if "__record__" in namespace:
-            again: _T = namespace["__record__"]
-            return again
+            return namespace["__record__"]
         if namespace.get("__slots__") == ():  # as a class says that derives from one with slots
             del namespace["__slots__"]
         for key, value in namespace.items():
@@ -89,8 +88,7 @@ def _fields(owner: type[Struct]) -> dict[str, dataclasses.Field[Any]]:
             given = dataclasses.field(default=default)
         rows.append((name, types[name], given))
     alike = dataclasses.make_dataclass(owner.__name__, rows, init=False, repr=False, eq=False, kw_only=True)
-    found: dict[str, dataclasses.Field[Any]] = vars(alike)["__dataclass_fields__"]
-    return found
+    return vars(alike)["__dataclass_fields__"]
 
 
 @functools.cache

@@ -209,8 +209,7 @@ def _seen(past: Floats, tokens: Floats, most: float = np.inf) -> Floats:
     """Pairs of ``tokens`` new queries with the keys up to their own, at most so many per query."""
     ramp = np.clip(most - past, 0, tokens)
     beyond = (tokens - ramp) * (most if np.isfinite(most) else 0.0)
-    pairs: Floats = ramp * past + ramp * (ramp + 1) / 2 + beyond
-    return pairs
+    return ramp * past + ramp * (ramp + 1) / 2 + beyond
 
 
 def _layer(tokens: Floats, s: Sizes, rates: KernelRates, case: Case, *, absorbs: bool) -> dict[str, Floats]:

@@ -214,8 +214,7 @@ class KernelTable(Record, frozen=True, kw_only=True):
     def least_us(self, work: Work, rates: KernelRates) -> Floats:
         """No call takes less: its flops at the peak; the bytes that L2 cannot still hold from the call before."""
         missed = np.maximum(work.hbm_bytes - rates.l2_bytes, 0)
-        least: Floats = np.maximum(work.flops / rates.flops(work.rate), missed / rates.hbm)
-        return least
+        return np.maximum(work.flops / rates.flops(work.rate), missed / rates.hbm)
 
 
 def missed_us(costs: Costs, rates: KernelRates, constants: Mapping[str, float]) -> Floats:

@@ -151,23 +151,20 @@ def _rate(case: Case) -> str:
     return _typed(case)[1]
 
 
-def _tiled(m: Floats, n: Floats, k: Floats, b: Floats, unit: float, units: float) -> Floats:
+def _product_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
+    m, n, k, b = s["m"], s["n"], s["k"], s["batch"]
+    width, rate = _typed(case)
+    peak = rates.flops(rate)
+    unit = peak / rates.units
     best = np.full(len(m), np.inf)
     for tm, tn in _TILES:
         tiles = b * steps(m / tm) * steps(n / tn)
         each = 2 * tm * tn / unit * (1 + _EDGE * (1 / tm + 1 / tn))
         for split in _SPLITS:
-            waves = steps(tiles * split / units)
+            waves = steps(tiles * split / rates.units)
             best = np.minimum(best, waves * each * (np.ceil(k / split) + _DEPTH))
-    return best
-
-
-def _product_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
-    m, n, k, b = s["m"], s["n"], s["k"], s["batch"]
-    width, rate = _typed(case)
-    peak = rates.flops(rate)
     us = {
-        "tiled": _tiled(m, n, k, b, peak / rates.units, rates.units),
+        "tiled": best,
         "matrix": 2 * b * tiled(m, 16) * n * k / peak,
         "weights": b * n * k * width / rates.hbm,
         "rows": b * m * (k * width + 2 * n) / rates.hbm,

@@ -134,14 +134,12 @@ class GEMMColumns(ColumnBatch):
 
     def flops(self) -> Floats:
         """As ``GEMM.flops`` and ``GroupedGEMM.flops``, without bias."""
-        flops: Floats = product_flops(self.m, self.n, self.k, self.b)
-        return flops
+        return product_flops(self.m, self.n, self.k, self.b)
 
     def hbm_bytes(self) -> Floats:
         """As ``hbm_bytes`` of the perf models, C in two bytes."""
         a, b, c = product_operands(self.m, self.n, self.k, self.groups, (*self.widths, OUTPUT_BYTES))
-        nbytes: Floats = self.b * (a + b + c)
-        return nbytes
+        return self.b * (a + b + c)
 
     @classmethod
     def of_products(cls, precision: str, products: Sequence[Product], b_width: float | None) -> Self:
@@ -355,8 +353,7 @@ def _with_host(c: GEMMColumns, times: Floats, constants: Calibration) -> Floats:
         [constants[name] for name in ("host_fallback_us", "host_small_us", "host_unaligned_us")],
         constants["host_us"],
     )
-    together: Floats = np.power(times**6 + host**6, 1 / 6)
-    return together
+    return np.power(times**6 + host**6, 1 / 6)
 
 
 EXPERT_TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
@@ -396,8 +393,7 @@ class MoEColumns(ColumnBatch):
 
     def flops(self) -> Floats:
         """Both products."""
-        flops: Floats = product_flops(self.rows, self.hidden, self.ffn) * (2 + self.gated)
-        return flops
+        return product_flops(self.rows, self.hidden, self.ffn) * (2 + self.gated)
 
     def hbm_bytes(self) -> Floats:
         """Weights of the active experts, this rank's rows read, as many written."""

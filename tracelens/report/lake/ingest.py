@@ -88,7 +88,14 @@ def ingest(
     InputError where there is no trace, UsageError where ``lake`` is something else.
     """
     _parquet()
-    _open_lake(lake)
+    if not lake.absolute().parent.is_dir():
+        raise OutputError(f"cannot write {lake}: there is no folder {lake.absolute().parent}")
+    if lake.exists() and not is_lake(lake) and not _is_begun(lake):
+        raise UsageError(f"{lake} exists and is not a lake; choose another folder with --to")
+    lake.mkdir(exist_ok=True)
+    write_whole(lake / MARK, json.dumps({"schema": SCHEMA, "tables": list(built_in_tables())}) + "\n")
+    (lake / PARTS).mkdir(exist_ok=True)
+    _clear(lake / _MAKING)
     tasks, known = _tasks(folder, lake)
     if not tasks and not known:
         raise InputError(f"no trace found in {folder} (a name that ends in .json, .json.gz ...)")
@@ -229,17 +236,6 @@ def _write(path: Path, frame: pd.DataFrame, trace: str) -> None:
     columns = [pa.array(frame[key], kinds.get(str(frame.dtypes[key]), pa.string())) for key in frame.columns]
     rows = pa.table([pa.array([trace] * len(frame), pa.string()), *columns], ["trace", *frame.columns])
     pq.write_table(rows, path, compression="zstd")
-
-
-def _open_lake(lake: Path) -> None:
-    if not lake.absolute().parent.is_dir():
-        raise OutputError(f"cannot write {lake}: there is no folder {lake.absolute().parent}")
-    if lake.exists() and not is_lake(lake) and not _is_begun(lake):
-        raise UsageError(f"{lake} exists and is not a lake; choose another folder with --to")
-    lake.mkdir(exist_ok=True)
-    write_whole(lake / MARK, json.dumps({"schema": SCHEMA, "tables": list(built_in_tables())}) + "\n")
-    (lake / PARTS).mkdir(exist_ok=True)
-    _clear(lake / _MAKING)
 
 
 def _clear(making: Path) -> None:

@@ -214,7 +214,11 @@ class _Inflater:
                 # All bytes are out when only the closing checksum is wrong.
                 self.truncated = "check" not in str(error)
                 self.problem = "the gzip data is damaged" if self.truncated else "the gzip data has a wrong checksum"
-                block = _readable(before, data)
+                # What a block gives before its damage
+                parts: list[bytes] = []
+                with contextlib.suppress(*_ERRORS):
+                    parts.extend(before.decompress(data[i : i + 1]) for i in range(len(data)))
+                block = b"".join(parts)
                 self.offset += len(block)
                 return block
             self._pending = self._state.unconsumed_tail
@@ -240,14 +244,6 @@ class _Inflater:
             rest = self._file.read(_BLOCK_BYTES)
         if rest:
             self.problem = "data after the end of the gzip data was ignored"
-
-
-def _readable(state: Any, data: bytes) -> bytes:
-    """What a block gives before its damage."""
-    parts: list[bytes] = []
-    with contextlib.suppress(*_ERRORS):
-        parts.extend(state.decompress(data[i : i + 1]) for i in range(len(data)))
-    return b"".join(parts)
 
 
 _UNPACKED_BLOCK_BYTES = 1 << 20

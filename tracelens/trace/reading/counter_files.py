@@ -546,8 +546,7 @@ def _share(part: str, *whole: str) -> Callable[[Metrics], Floats | None]:
         if part not in metrics or not all(name in metrics for name in whole):
             return None
         total = np.sum([metrics[name] for name in whole], axis=0)
-        found: Floats = np.divide(100.0 * metrics[part], total, out=np.full(len(total), np.nan), where=total > 0)
-        return found
+        return np.divide(100.0 * metrics[part], total, out=np.full(len(total), np.nan), where=total > 0)
 
     return make
 
@@ -563,8 +562,7 @@ def _amd_read(metrics: Metrics) -> Floats | None:
     if every is None or small is None or (large is None and "TCC_EA_RDREQ_sum" not in metrics):
         return None
     large = np.zeros(len(every)) if large is None else large
-    found: Floats = 32.0 * small + 64.0 * (every - small - large) + 128.0 * large
-    return found
+    return 32.0 * small + 64.0 * (every - small - large) + 128.0 * large
 
 
 def _amd_written(metrics: Metrics) -> Floats | None:

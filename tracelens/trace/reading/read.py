@@ -138,11 +138,7 @@ def read_trace(
 def _events(source: Source) -> TraceTable:
     """Kineto's JSON, whatever its damage: what no other reader claims is read as such, or refused in its words."""
     table = EventList(
-        source.stream,
-        source.name,
-        start=source.start,
-        piece_bytes=source.piece_bytes,
-        progress=source.progress,
+        source.stream, source.name, start=source.start, piece_bytes=source.piece_bytes, progress=source.progress
     ).table()
     return with_categories(table) if is_ascend(table) else table
 
@@ -322,8 +318,7 @@ class PowerLog(Record, frozen=True, kw_only=True, eq=False):
         """MHz of the samples between these times; none where clocks were not sampled."""
         within = (self.time_ns >= start_ns) & (self.time_ns <= end_ns)
         found = np.zeros(0) if self.clock_mhz is None else self.clock_mhz[within]
-        known: npt.NDArray[np.float64] = found[~np.isnan(found)]
-        return known
+        return found[~np.isnan(found)]
 
     def joules(self, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """What the device took in each of these spans, watts between two samples on a line; NaN for a span that the log
@@ -336,15 +331,11 @@ class PowerLog(Record, frozen=True, kw_only=True, eq=False):
         def until(time_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
             before = np.clip(np.searchsorted(middle, time_s, side="right") - 1, 0, len(middle) - 1)
             watts = np.interp(time_s, middle, self.power_w)
-            sums: npt.NDArray[np.float64] = (
-                total[before] + (time_s - middle[before]) * (watts + self.power_w[before]) / 2
-            )
-            return sums
+            return total[before] + (time_s - middle[before]) * (watts + self.power_w[before]) / 2
 
         held = np.searchsorted(middle, at[1], side="right") - np.searchsorted(middle, at[0])
         covered = (held > 1) & (at[0] >= middle[0]) & (at[1] <= middle[-1])
-        found: npt.NDArray[np.float64] = np.where(covered, until(at[1]) - until(at[0]), np.nan)
-        return found
+        return np.where(covered, until(at[1]) - until(at[0]), np.nan)
 
 
 #: Of a counter's name: the device that it is of, and what is no device's; its unit, in W; the most that is one's power.

@@ -207,13 +207,7 @@ class RowBlocks:
         return self._rows
 
     def add(
-        self,
-        category: str,
-        *,
-        start_ns: Ints,
-        end_ns: Ints,
-        details: Details | None = None,
-        **columns: Array | int,
+        self, category: str, *, start_ns: Ints, end_ns: Ints, details: Details | None = None, **columns: Array | int
     ) -> None:
         """Events of one category: ``name``, ``lane`` (codes) and any other column of ``TraceTable``, -1 by default.
 

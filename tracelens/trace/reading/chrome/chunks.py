@@ -452,7 +452,12 @@ class Pieces:
             result = self._parse(memoryview(self._window)[start:end])
             if isinstance(result, _Parsed):
                 if result.end is None:
-                    return self._emit(result, start, end, following)
+                    piece = self._piece(result, start, end)
+                    self._advance(following)
+                    self._size = self._piece_bytes
+                    if isinstance(result.events, ScannedEvents):
+                        self._size *= _SCANNED_AT_ONCE
+                    return piece
                 if self._is_plausible_end(result, start, end):
                     return self._emit_last(result, start, end)
                 return self._salvaged_piece()
@@ -462,14 +467,6 @@ class Pieces:
             self._size *= 2
             return None
         return self._salvaged_piece()
-
-    def _emit(self, result: _Parsed, start: int, end: int, following: int) -> Piece:
-        piece = self._piece(result, start, end)
-        self._advance(following)
-        self._size = self._piece_bytes
-        if isinstance(result.events, ScannedEvents):
-            self._size *= _SCANNED_AT_ONCE
-        return piece
 
     def _emit_last(self, result: _Parsed, start: int, end: int) -> Piece:
         """The piece with the list's own end in it; reads on to the end of the file."""

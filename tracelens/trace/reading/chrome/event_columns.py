@@ -484,8 +484,7 @@ def _coded(numbers: Array, count: int, codes_of: Callable[[list[int]], list[int]
     used = by_appearance(numbers, count)
     codes: Array = np.zeros(count, np.int32)
     codes[used] = codes_of(used.tolist())
-    coded: Array = codes[numbers]
-    return coded
+    return codes[numbers]
 
 
 def _texts(piece: _Events, numbers: list[int]) -> list[str]:

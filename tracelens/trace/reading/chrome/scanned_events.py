@@ -111,8 +111,7 @@ class ScannedEvents(Record, frozen=True, kw_only=True, eq=False):
 
     def ids(self, rows: Array) -> Array:
         """The arrows of some events: a number as it is, -1 for none, and -2 and less for the number of a text."""
-        found: Array = self.id[rows]
-        return found
+        return self.id[rows]
 
     def signature_codes(self, rows: Array, code: Callable[[bytes], int]) -> Array:
         """``code`` of the recorded arguments that tell calls apart, of some events; -1 where there are none."""
@@ -120,8 +119,7 @@ class ScannedEvents(Record, frozen=True, kw_only=True, eq=False):
         codes = np.full(len(self.signatures) + 1, -1, np.int32)  # the last is that of -1
         for number in by_appearance(numbers[numbers >= 0], len(self.signatures)).tolist():
             codes[number] = code(self.signatures[number])
-        found: Array = codes[numbers]
-        return found
+        return codes[numbers]
 
 
 def by_appearance(codes: Array, count: int) -> Array:
@@ -244,11 +242,9 @@ def _unescaped(recorded: bytes) -> str:
     if b"\\" not in recorded:
         return recorded.decode()
     # A process or thread stands with its quotes
-    value: str = msgspec.json.decode(recorded if recorded[:1] == b'"' else b'"%b"' % recorded)
-    return value
+    return msgspec.json.decode(recorded if recorded[:1] == b'"' else b'"%b"' % recorded)
 
 
 def _identifier(recorded: bytes) -> Identifier:
     """A process or thread: a number, or a text with its quotes; nothing is the empty text."""
-    value: Identifier = msgspec.json.decode(recorded) if recorded else ""
-    return value
+    return msgspec.json.decode(recorded) if recorded else ""

@@ -22,6 +22,5 @@ def reader_of(source: Source) -> Reader | None:
     """The reader that recognizes the content; None where none does."""
     for claim in readers().values():
         if claim.options["recognizes"](source):
-            found: Reader = claim.target
-            return found
+            return claim.target
     return None

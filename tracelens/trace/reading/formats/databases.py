@@ -282,6 +282,18 @@ class _NsightReport:
         found = self._database.integers(_CALLS, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
         names = self._names(found["nameId"], lambda name: _VERSION.sub("", name))
         lane, correlation = self._thread_lanes(found["globalTid"]), self._correlation(found, "globalTid")
+        # By call the graph node that was made during it, -1 for none; a driver's call within another has it too
+        result = np.full(len(found["start"]), -1)
+        own = self._nodes["originalGraphNodeId"] <= 0
+        threads, start, node = (self._nodes[key][own] for key in ("globalTid", "start", "graphNodeId"))
+        for thread in np.unique(threads).tolist():
+            made, mine = threads == thread, np.flatnonzero(found["globalTid"] == thread)
+            mine = mine[np.argsort(found["start"][mine], kind="stable")]
+            last = np.searchsorted(found["start"][mine], start[made], "right") - 1
+            for at in (last - 1, last) if len(mine) else ():
+                rows = mine[np.maximum(at, 0)]
+                during = (at >= 0) & (found["end"][rows] >= start[made])
+                result[rows[during]] = node[made][during]
         self._rows.add_each(
             np.where(found["eventClass"] == _DRIVER_CLASS, "cuda_driver", "cuda_runtime").tolist(),
             ("cuda_runtime", "cuda_driver"),
@@ -290,23 +302,8 @@ class _NsightReport:
             name=names,
             lane=lane,
             correlation=correlation,
-            graph_node=self._made_nodes(found),
+            graph_node=result,
         )
-
-    def _made_nodes(self, calls: dict[str, Ints]) -> Ints:
-        """By call the graph node that was made during it, -1 for none; a driver's call within another has it too."""
-        result = np.full(len(calls["start"]), -1)
-        own = self._nodes["originalGraphNodeId"] <= 0
-        threads, start, node = (self._nodes[key][own] for key in ("globalTid", "start", "graphNodeId"))
-        for thread in np.unique(threads).tolist():
-            made, mine = threads == thread, np.flatnonzero(calls["globalTid"] == thread)
-            mine = mine[np.argsort(calls["start"][mine], kind="stable")]
-            last = np.searchsorted(calls["start"][mine], start[made], "right") - 1
-            for at in (last - 1, last) if len(mine) else ():
-                rows = mine[np.maximum(at, 0)]
-                during = (at >= 0) & (calls["end"][rows] >= start[made])
-                result[rows[during]] = node[made][during]
-        return result
 
     def _original_node(self, process: int, node: int) -> int:
         for _ in range(_MOST_COPIES):
@@ -544,7 +541,20 @@ class _RocpdRun:
     def add(self) -> None:
         self._add_kernels()
         self._add_copies()
-        self._add_regions()
+        found = rocpd_events(self._database, self._run, "region", "name_id")
+        categories, messages = self._events(found["event_id"])
+        texts = [self._strings.get(number, f"(string {number})") for number in found["name_id"].tolist()]
+        names = [message or text for message, text in zip(messages, texts, strict=True)]
+        process = coded(found["pid"], lambda number: self._processes.get(number, number))
+        thread = coded(found["tid"], lambda number: self._threads.get(number, number))
+        self._rows.add_each(
+            [call_category(text) for text in categories],
+            start_ns=found["start"],
+            end_ns=found["end"],
+            name=self._rows.name_codes(names),
+            lane=self._rows.lane_codes(process, thread),
+            correlation=self._correlation(found),
+        )
 
     def _names(self) -> None:
         processes, threads = self._integers("info_process", "id", "pid"), self._integers("info_thread", "id", "tid")
@@ -574,22 +584,6 @@ class _RocpdRun:
         )
         name = self._rows.names_of(found["name_id"], lambda number: copy_name(self._strings.get(number, "Copy")))
         self._add_device("gpu_memcpy", found, name, agent, signature=self._rows.copied_bytes(found["size"]))
-
-    def _add_regions(self) -> None:
-        found = rocpd_events(self._database, self._run, "region", "name_id")
-        categories, messages = self._events(found["event_id"])
-        texts = [self._strings.get(number, f"(string {number})") for number in found["name_id"].tolist()]
-        names = [message or text for message, text in zip(messages, texts, strict=True)]
-        process = coded(found["pid"], lambda number: self._processes.get(number, number))
-        thread = coded(found["tid"], lambda number: self._threads.get(number, number))
-        self._rows.add_each(
-            [call_category(text) for text in categories],
-            start_ns=found["start"],
-            end_ns=found["end"],
-            name=self._rows.name_codes(names),
-            lane=self._rows.lane_codes(process, thread),
-            correlation=self._correlation(found),
-        )
 
     def _add_device(self, category: str, found: dict[str, Ints], name: Ints, agent: Ints, **columns: Any) -> None:
         device = coded(agent, lambda number: self._devices.get(number, 0))

@@ -451,7 +451,13 @@ class _Counting:
         program = self._program
         if given.opcode == "fusion" and given.called:
             return self._moved_by_fusion(given, given.called[0])
-        inputs, outputs = program.inputs(given), _without_workspace(given)
+        # Results; libraries' kernels return their scratch memory behind them, as bytes
+        arrays = list(given.arrays)
+        if given.text(_TARGET).startswith("__cu") and len(arrays) > 1:
+            last = arrays[-1]
+            if last.dtype in ("s8", "u8") and len(last.dims) == 1:
+                arrays.pop()
+        inputs, outputs = program.inputs(given), arrays
         if given.opcode in _SLICES:
             return [*outputs, *inputs[1:]], outputs
         if given.opcode == "dynamic-update-slice":
@@ -519,16 +525,6 @@ class _Counting:
 
 def _elements(arrays: Any) -> int:
     return sum(array.elements for array in arrays)
-
-
-def _without_workspace(given: Instruction) -> list[Array]:
-    """Results; libraries' kernels return their scratch memory behind them, as bytes."""
-    arrays = list(given.arrays)
-    if given.text(_TARGET).startswith("__cu") and len(arrays) > 1:
-        last = arrays[-1]
-        if last.dtype in ("s8", "u8") and len(last.dims) == 1:
-            arrays.pop()
-    return arrays
 
 
 def _reduced(program: Program, given: Instruction, out: int) -> int:
