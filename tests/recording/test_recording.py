@@ -11,7 +11,7 @@ import pytest
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.report.recorder import QUESTIONS, RecordingOptions, StepRecorder, TrainerCallback, question_of, snippet
+from tracelens.report.recorder import RecordingOptions, StepRecorder, TrainerCallback, question_of, questions, snippet
 from tracelens.trace.table import Kind
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -114,7 +114,7 @@ def test_nothing_is_added_to_a_step(torch, train_step, tmp_path):
         assert of_a_step < 0.02 * (time.process_time() - began) / 20
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.words.split()[0])
+@pytest.mark.parametrize("question", questions(), ids=lambda question: question.words.split()[0])
 def test_a_snippet_records_what_its_question_needs(question, train_step, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = snippet(question).replace('"traces"', '"traces", skip=0, warmup=1')
@@ -149,7 +149,7 @@ def test_a_question_finds_what_to_record(asked, text):
 def test_the_command_prints_the_snippet(capsys):
     assert main(["record", "--for", "why is rank 3 slow"]) == 0
     said = capsys.readouterr().out
-    assert snippet(QUESTIONS[1]) in said
+    assert snippet(questions()[1]) in said
     assert "tracelens collectives traces/" in said
     assert main(["record", "--for", "xyzzy"]) == 2
     assert main(["record", "--list"]) == 0

@@ -145,10 +145,10 @@ def configure_record(parser: argparse.ArgumentParser) -> None:
 
 def run_record(args: argparse.Namespace) -> int:
     """Print the lines that record what a question needs, and the command that answers it afterwards."""
-    from tracelens.report.recorder import QUESTIONS, question_of, snippet
+    from tracelens.report.recorder import question_of, questions, snippet
 
     if args.list or args.question is None:
-        for question in QUESTIONS:
+        for question in questions():
             options = ", ".join(f"{name}={value!r}" for name, value in question.options.items()) or "every rank"
             say_lines(f"{question.text}\n    {options}: {question.why}")
         return 0

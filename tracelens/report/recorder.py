@@ -4,6 +4,7 @@ callbacks of trainers, and what to record for a question.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib
 import multiprocessing
@@ -14,9 +15,11 @@ import secrets
 import shutil
 import sys
 import threading
+import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -426,56 +429,15 @@ class Question(Record, frozen=True, kw_only=True):
     words: str
     then: str
     why: str
-    options: Mapping[str, object] = msgspec.field(default_factory=dict)
+    options: Mapping[str, bool | int | tuple[int, ...]] = msgspec.field(default_factory=dict)
 
 
-#: The first is the one to fall back on; of others, the one that shares most words with what is asked.
-QUESTIONS = (
-    Question(
-        text="where does the time go", words="time slow fast step bottleneck overview profile",
-        why="shapes give FLOPs, bytes and rooflines; three steps show how much steps vary",
-        then="tracelens report traces/rank0.json.gz", options={"ranks": (0,)},
-    ),
-    Question(
-        text="why is rank 3 slow, or communication",
-        words="rank ranks straggler stragglers communication collective collectives nccl rccl allreduce network",
-        why="waiting shows only beside the ranks that are waited for: every rank, the same steps",
-        then="tracelens collectives traces/",
-    ),
-    Question(
-        text="which line of my code or which module is slow",
-        words="line code stack stacks module modules layer layers python source function",
-        why="stacks name modules and lines; they slow the host, so measure times without them",
-        then="tracelens report traces/rank0.json.gz", options={"ranks": (0,), "stacks": True, "steps": 1},
-    ),
-    Question(
-        text="what takes the memory", words="memory oom allocation allocations allocated reserved fragmentation",
-        why="an event per allocation", then="tracelens report traces/rank0.json.gz",
-        options={"ranks": (0,), "memory": True, "steps": 1},
-    ),
-    Question(
-        text="why is the GPU idle", words="idle gap gaps host cpu launch utilization busy dataloader",
-        why="idle time has its cause in the host's calls; stacks would slow exactly those", options={"ranks": (0,)},
-        then="tracelens report traces/rank0.json.gz",
-    ),
-    Question(
-        text="how far are the kernels from the hardware's limit",
-        words="flops tflops mfu roofline gemm gemms kernel kernels attention limit peak efficiency bandwidth hbm",
-        why="shapes and types of every op; more calls of each show its spread", options={"ranks": (0,), "steps": 5},
-        then="tracelens report traces/rank0.json.gz --model NAME",
-    ),
-    Question(
-        text="is it slower than before", words="slower regression compare before version commit upgrade gate",
-        why="a change is told from noise by the spread of steps: more of them, both recorded the same way",
-        options={"ranks": (0,), "steps": 8}, then="tracelens compare before/rank0.json.gz traces/rank0.json.gz",
-    ),
-    Question(
-        text="what would another device, batch or precision bring",
-        words="whatif device batch precision fuse overlap scale",
-        why="a replay needs launches, streams and synchronizations, which every recording has",
-        options={"ranks": (0,)}, then="tracelens whatif traces/rank0.json.gz --device mi355x",
-    ),
-)  # fmt: skip
+@functools.cache
+def questions() -> tuple[Question, ...]:
+    """The first is the one to fall back on; of others, the one that shares most words with what is asked."""
+    text = resources.files("tracelens.report").joinpath("questions.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text)["questions"], tuple[Question, ...])
+
 
 _WORD = re.compile(r"[a-z]+")
 
@@ -483,9 +445,9 @@ _WORD = re.compile(r"[a-z]+")
 def question_of(text: str) -> Question | None:
     """The question that shares most words with ``text``; None where none does."""
     asked = set(_WORD.findall(text.lower()))
-    common = {question.text: len(asked & set(question.words.split())) for question in QUESTIONS}
-    most = [question for question in QUESTIONS if common[question.text] == max(common.values()) > 0]
-    return next((question for question in most if question is not QUESTIONS[0]), most[0] if most else None)
+    common = {question.text: len(asked & set(question.words.split())) for question in questions()}
+    most = [question for question in questions() if common[question.text] == max(common.values()) > 0]
+    return next((question for question in most if question is not questions()[0]), most[0] if most else None)
 
 
 def snippet(question: Question) -> str:

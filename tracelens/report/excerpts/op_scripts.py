@@ -5,6 +5,7 @@ first version of an extension for one.
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import pprint
 import re
@@ -37,7 +38,8 @@ _NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)", re.ASCII)
 _NO_TENSOR = ("", "Scalar", "ScalarList", "Device", "Layout", "Generator")
 #: A recorded text that a script may hold: a mode, a device; no path.
 _WORD = re.compile(r"\w[\w:-]{0,40}", re.ASCII)
-_PLACE = "RECORDED: dict[str, Any] = {}  # what was recorded\n"
+#: What is written for every op, and where its calls stand in it.
+_SCRIPT, _PLACE = "replay_script.template", "RECORDED: dict[str, Any] = {}  # what was recorded\n"
 #: A script has the calls with most device time that make up this share of its op's.
 COVERED = 0.95
 #: Columns of the report that stand beside a measured time.
@@ -46,6 +48,18 @@ _EXPECTED = (
     ("roofline of the recording's device", "roofline_us"),
     ("estimate for the recording's device", "estimated_us"),
 )
+
+
+@functools.cache
+def _template(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _script_types() -> frozenset[str]:
+    """Types of tensors, as traces have them, that a script can make: those of its own table."""
+    table = _template(_SCRIPT).partition("\n_TYPES = ")[2].partition("  # fmt")[0]
+    return frozenset(ast.literal_eval(table))
 
 
 class OpScript(Record, frozen=True, kw_only=True):
@@ -139,12 +153,11 @@ class _Recorded:
             "step": {"what": step.what, "us_by_factor": [(f, round(us, 3)) for f, us in step.points]},
             "calls": literals,
         }  # fmt: skip
-        template = Path(__file__).with_name("script_template.py").read_text(encoding="utf-8")
         literal = pprint.pformat(recorded, width=110, sort_dicts=False)
         return replace(
             plain, calls=int(count.sum()), kernel_us=total_us / int(count.sum()), distinct=int((us > 0).sum()),
             written=len(literals), covered=covered, file=f"{number:03d}_{found[1]}_{found[2]}.py",
-            text=template.replace(_PLACE, f"RECORDED: dict[str, Any] = {literal}\n"), why=why,
+            text=_template(_SCRIPT).replace(_PLACE, f"RECORDED: dict[str, Any] = {literal}\n"), why=why,
         )  # fmt: skip
 
     def _distinct(self, name: str) -> tuple[list[int], Ints, Floats]:
@@ -207,9 +220,7 @@ def _fits(stride: Any, shape: list[Any]) -> bool:
 
 
 def _tensor(shape: Any, dtype: Any, stride: Any) -> dict[str, Any]:
-    from tracelens.report.excerpts import script_template
-
-    if not isinstance(dtype, str) or dtype not in script_template._TYPES:
+    if not isinstance(dtype, str) or dtype not in _script_types():
         raise ValueError("the types of its tensors were not recorded")
     if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ValueError("its recorded shapes are not sizes")
@@ -259,7 +270,7 @@ def extension_stub(trace: Trace, op: str) -> str:
         f"#   {count} x {call.shapes!a} {call.dtypes!a} {call.scalars!a}"
         for call, count in calls.most_common(MOST_LISTED)
     )
-    return _MODULE.format(name=ascii(op), calls=listed)
+    return _template("extension_stub.txt").format(name=ascii(op), calls=listed)
 
 
 def _signatures(trace: Trace, op: str) -> list[OpSignature]:
@@ -273,32 +284,3 @@ def _signatures(trace: Trace, op: str) -> list[OpSignature]:
             f"{table.source}: no CPU op named {op!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
         )
     return found
-
-
-_MODULE = '''\
-"""Perf model of an op, begun from recorded arguments. Correct what it counts, then:
-
-tracelens extensions check THIS_FILE
-tracelens report TRACE --extension THIS_FILE
-"""
-
-from math import prod
-
-from tracelens import OpSignature, traced_as
-from tracelens.perf_models import Movement
-
-# Recorded calls, most frequent first: shapes, types, scalars.
-{calls}
-
-
-@traced_as({name})
-def read(op: OpSignature) -> Movement | None:
-    """Reads every recorded tensor once and writes one like the first: a guess until somebody corrects it.
-
-    For matrix work return GEMM(m=, n=, k=, dtype=), for attention SDPA, for an exchange of tokens EPComm:
-    docs/extensions.md.
-    """
-    slots = [i for i in range(len(op.shapes or ())) if op.shape_or_scalar(i) and op.dtype(i)]
-    tensors = tuple((prod(op.shape(i)), op.dtype(i)) for i in slots)
-    return Movement(read=tensors, written=tensors[:1]) if tensors else None
-'''
