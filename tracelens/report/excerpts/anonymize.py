@@ -66,19 +66,6 @@ PUBLIC_FRAMES = re.compile(
     r"(?: at 0x[0-9a-fA-F]{1,16})?>"
     r"|(?P<collect><built-in (?:method|function) collect\b)[^<>]*>"
 )
-#: Modules of torch.nn.
-PUBLIC_MODULES = frozenset({
-    "Linear", "Bilinear", "Identity", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
-    "ConvTranspose3d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "GroupNorm", "InstanceNorm1d",
-    "InstanceNorm2d", "LayerNorm", "RMSNorm", "LocalResponseNorm", "Embedding", "EmbeddingBag", "Dropout", "Dropout1d",
-    "Dropout2d", "ReLU", "ReLU6", "GELU", "SiLU", "ELU", "Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Hardswish",
-    "Hardsigmoid", "LeakyReLU", "PReLU", "Mish", "MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d",
-    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "Sequential", "ModuleList", "ModuleDict",
-    "MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder",
-    "TransformerDecoderLayer", "LSTM", "GRU", "RNN", "Flatten", "Unflatten", "Upsample", "CrossEntropyLoss", "MSELoss",
-    "NLLLoss", "L1Loss", "BCELoss", "BCEWithLogitsLoss", "KLDivLoss", "DataParallel", "DistributedDataParallel",
-    "FullyShardedDataParallel", "PixelShuffle", "ZeroPad2d", "ConstantPad2d", "ReflectionPad2d",
-})  # fmt: skip
 #: What frameworks call process groups.
 PUBLIC_GROUPS = re.compile(
     r"\d{0,9}|default_pg|undefined|(?:data|tensor|pipeline|expert|context|model|sequence|embedding|position|parallel|group|pg"
@@ -113,6 +100,9 @@ _TYPES_OF_PRODUCTS = (None, DType.FP32, DType.FP64)
 def public_names() -> dict[str, Any]:
     """What stands in ``public_names.toml``: lists, and texts of words."""
     return tomllib.loads(files(__package__).joinpath("public_names.toml").read_text(encoding="utf-8"))
+
+
+_SETS = {name: frozenset(words) for name, words in public_names()["sets"].items()}
 
 
 class Words:
@@ -159,58 +149,16 @@ _LETTERS = {"ph": frozenset("XBEbnesftiICMPNODRcv"), "bp": frozenset("e"), "s": 
 _TIMES, _IDENTIFIERS = ("ts", "dur"), {"pid": "process", "tid": "process", "id": "flow"}
 #: Categories in which nothing is of a kind, beside those of ``kind_of_category``.
 _OTHER = "other"
-_CATEGORIES = frozenset(
-    str.split("ac2g fwdbwd async async_cpu_to_gpu async_gpu cpu_instant_event Trace DataFlow python_gil counters")
-)
-#: Kinds of categories that may be spelled with anybody's word before _runtime and _driver.
-_VENDORS = frozenset(str.split("cuda hip mtia xpu privateuse1 hpu rocm roc"))
-_EVENTS_OF_METADATA = frozenset(
-    str.split("process_name process_labels process_sort_index thread_name thread_sort_index")
-)
-#: Arguments that hold numbers, lists of them, or a text of them.
-_NUMBERS = frozenset(
-    str.split(
-        "External id|external id|Record function id|Ev Idx|Sequence number|Fwd thread id|Input Dims|Input dims|"
-        "Input Strides|Output dims|Python id|Python parent id|Python module id|correlation|cbid|cid|stream|"
-        "device|context|queued|grid|block|registers per thread|shared memory|warps per SM|blocks per SM|"
-        "est. achieved occupancy %|bytes|memory bandwidth (GB/s)|size|wait_on_stream|"
-        "wait_on_cuda_event_id|wait_on_cuda_event_record_corr_id|In msg nelems|"
-        "Out msg nelems|In split size|Out split size|Group size|Process Group Ranks|Process Group ID|"
-        "Global rank start|Global rank stride|Rank|Src Rank|Dst Rank|Seq|src|dst|kernel_flop|"
-        "kernel_num_gb|num_warps|num_stages|graph id|graph node id|Device|Op count|flops|finished|Bytes|"
-        "Total Allocated|Total Reserved|Device Type|Device Id|Addr|sort_index|Profiler Event Index|priority",
-        "|",
-    )
-)
 _NUMBER_TEXT = re.compile(
     r"(?:grid|block)?(?:0x[0-9a-fA-F]{1,16}|(?>[\s\[\](),]|\.\.\.|(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?(?!\w)"
     r"|(?<!\w)[-+]?(?:inf|nan|NaN|Infinity)(?!\w))*+)"
 )
 #: Lists within lists; deeper ones are nobody's sizes.
 _DEEPEST = 8
-_TYPES = frozenset(("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "Layout", "Generator", "Dict"))
 _TILE = re.compile(r"\b(?:[XYZ]|R\d?_?)BLOCK=\d{1,6}\b")
 #: How truth values, devices and lists of them are spelled among arguments.
 _LITERAL = re.compile(r"(?:\[?(?:True|False|None)[,\s\]]*)+|(?:cuda|cpu|hip|xpu|mps|meta)(?::\d{1,3})?")
-#: Metadata that hold numbers or switches, and what is said of a device and of the job.
-_NUMBERS_OF_METADATA = frozenset(
-    str.split(
-        "schemaVersion baseTimeNanoseconds record_shapes with_stack profile_memory with_flops with_modules"
-        " cupti_version cuda_runtime_version cuda_driver_version roctracer_version hip_runtime_version"
-        " hip_driver_version"
-    )
-)
 _VERSION = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,4}(?:\.?(?:a|b|rc|post|dev)\d{0,8})?(?:\+(?:cu|rocm|cpu)[\d.]{0,8})?")
-_VERSIONS = frozenset(str.split("pytorch_version torch_version nccl_version"))
-_OF_A_DEVICE = frozenset(
-    str.split(
-        "id totalGlobalMem computeMajor computeMinor maxThreadsPerBlock maxThreadsPerMultiprocessor regsPerBlock"
-        " regsPerMultiprocessor warpSize sharedMemPerBlock sharedMemPerMultiprocessor sharedMemPerBlockOptin numSms"
-        " maxSharedMemoryPerMultiProcessor"
-    )
-)
-_OF_THE_JOB = frozenset(str.split("rank world_size pg_count"))
-_OF_A_GROUP = frozenset(str.split("pg_size ranks group_count group_size"))
 _PROCESS = re.compile(r"(?:python3?|CPU|GPU)?(?: ?\d{1,12})?|Spans|Traces|PyTorch Profiler|rates")
 _RANK = re.compile(r"rank \d{1,6}")
 _OF_RANK = re.compile(r"(?P<rank>rank \d{1,6} · )(?P<process>.*)", re.DOTALL)
@@ -233,7 +181,7 @@ def anonymize(trace: Trace, path: str | PathLike[str]) -> int:
             made |= {"ts": microseconds(int(table.start_ns[row])), "dur": microseconds(int(table.duration_ns[row]))}
         name, args = event.get("name"), event.get("args")
         if event.get("ph") == "M":
-            known = is_one_of(name, _EVENTS_OF_METADATA)
+            known = is_one_of(name, _SETS["metadata_events"])
             return made | {"name": name, "args": names.of_metadata(args)} if known else None
         if isinstance(name, str):
             made["name"] = names.name(name, kind)
@@ -316,9 +264,9 @@ class Names:
         if found is None:
             vendor, _, calls = text.lower().rpartition("_")
             if calls in ("runtime", "driver") and vendor:
-                found = text if vendor in _VENDORS else f"privateuse1_{calls}"
+                found = text if vendor in _SETS["vendors"] else f"privateuse1_{calls}"
             else:
-                known = text in _CATEGORIES or kind_of_category(text) is not Kind.OTHER
+                known = text in _SETS["categories"] or kind_of_category(text) is not Kind.OTHER
                 found = text if known else _OTHER
             self._categories[text] = found
         return found
@@ -334,7 +282,7 @@ class Names:
         """The arguments of an event that are known, each where its value is of its type."""
         made = {}
         for key, value in args.items():
-            if key in _NUMBERS:
+            if key in _SETS["numbers"]:
                 if is_number(value):
                     made[key] = value
             elif key in _OTHER_ARGUMENTS:
@@ -352,7 +300,7 @@ class Names:
 
     def types(self, value: Any) -> Any:
         """Types of inputs: those of PyTorch."""
-        return _each(value, lambda text: text if text in _TYPES or DType.parse(text) is not None else "unknown")
+        return _each(value, lambda text: text if text in _SETS["types"] or DType.parse(text) is not None else "unknown")
 
     def literals(self, value: Any) -> Any:
         """Inputs as they were given: numbers, truth values and words of schemas."""
@@ -393,8 +341,8 @@ class Names:
 
     def metadata(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What stands round the events."""
-        made = {key: value for key, value in values.items() if key in _NUMBERS_OF_METADATA and is_number(value)}
-        made |= {key: value for key, value in values.items() if key in _VERSIONS and _is_version(value)}
+        made = {key: value for key, value in values.items() if key in _SETS["metadata_numbers"] and is_number(value)}
+        made |= {key: value for key, value in values.items() if key in _SETS["versions"] and _is_version(value)}
         if is_one_of(values.get("displayTimeUnit"), ("ms", "ns")):
             made["displayTimeUnit"] = values["displayTimeUnit"]
         if isinstance(devices := values.get("deviceProperties"), list):
@@ -404,12 +352,12 @@ class Names:
         return made
 
     def _device(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        made = {key: value for key, value in entry.items() if key in _OF_A_DEVICE and is_number(value)}
+        made = {key: value for key, value in entry.items() if key in _SETS["of_a_device"] and is_number(value)}
         return made | ({"name": self.word(entry["name"])} if isinstance(entry.get("name"), str) else {})
 
     def _job(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        made = {key: value for key, value in info.items() if key in _OF_THE_JOB and is_number(value)}
-        made |= {key: value for key, value in info.items() if key in _VERSIONS and _is_version(value)}
+        made = {key: value for key, value in info.items() if key in _SETS["of_the_job"] and is_number(value)}
+        made |= {key: value for key, value in info.items() if key in _SETS["versions"] and _is_version(value)}
         if isinstance(info.get("backend"), str):
             made["backend"] = self.word(info["backend"])
         if isinstance(groups := info.get("pg_config"), list):
@@ -417,7 +365,7 @@ class Names:
         return made
 
     def _group_entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        made = {key: value for key, value in entry.items() if key in _OF_A_GROUP and is_number(value)}
+        made = {key: value for key, value in entry.items() if key in _SETS["of_a_group"] and is_number(value)}
         return made | {key: self.group(entry[key]) for key in ("pg_name", "pg_desc") if key in entry}
 
     def _op(self, name: str) -> str:
@@ -477,7 +425,7 @@ class Names:
         if name.startswith(MODULE_PREFIX):
             instance = _INSTANCE.search(name)
             module = name.removeprefix(MODULE_PREFIX)[: None if instance is None else -len(instance[0])]
-            shown = module if module in PUBLIC_MODULES else self.placeholder("Module", module)
+            shown = module if module in _SETS["modules"] else self.placeholder("Module", module)
             return MODULE_PREFIX + shown + ("" if instance is None else instance[0])
         if (public := PUBLIC_FRAMES.fullmatch(name)) is not None:
             if public["collect"]:
