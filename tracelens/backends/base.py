@@ -88,9 +88,7 @@ class System(Record, frozen=True, kw_only=True):
         return dataclasses.replace(cls.of_cluster(cluster, device), note=note)
 
     def in_a_node(self) -> System:
-        """Itself where its links are known; else the device in nodes like ``_COMMON_NODE``, by its own link, or else by
-        PCIe. ``note`` says so.
-        """
+        """Itself where links are known; else in nodes like ``_COMMON_NODE``, by its own link or PCIe (``note``)."""
         device = self.device
         if self.topology is not None or (device.link is None and device.pcie_gb_s is None):
             return self
@@ -261,7 +259,6 @@ class EstimateTable(Record, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def unanswered(cls, rows: int) -> EstimateTable:
-        """``rows`` rows that no backend has an answer for."""
         none = (None,) * rows
         return cls(**dict.fromkeys(TIMES, np.full(rows, np.nan)), bound=none, rate_basis=none, backend=none)
 
@@ -294,7 +291,6 @@ class EstimateTable(Record, frozen=True, kw_only=True, eq=False):
         return Estimate(**times, bound=self.bound[index], rate_basis=self.rate_basis[index], backend=backend)
 
     def rows(self) -> Iterator[Estimate | None]:
-        """Every row, in order."""
         return (self.row(index) for index in range(len(self)))
 
 
@@ -306,9 +302,7 @@ class Backend(Protocol):
     """How long an operation should take. It never looks at a trace, and answers or returns None: no guesses."""
 
     @property
-    def name(self) -> str:
-        """As in ``@backend(name)``."""
-        ...
+    def name(self) -> str: ...
 
     def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
         """One row per row of ``columns``."""
@@ -344,7 +338,6 @@ class Priced(Record, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def joined(cls, parts: Sequence[Priced]) -> Priced:
-        """One after the other."""
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in PRICED})
 
     @classmethod
@@ -407,7 +400,6 @@ class ColumnBatch(ABC):
         return next(len(value) for value in self._columns().values() if not isinstance(value, Mapping))
 
     def take(self, part: Part) -> Self:
-        """Some of the rows."""
         taken: dict[str, Any] = {
             name: {key: of[part] for key, of in value.items()} if isinstance(value, Mapping) else value[part]
             for name, value in self._columns().items()

@@ -48,7 +48,6 @@ class Chain(Backend):
         return (*self.of_family.get(family or "", ()), *self.general)
 
     def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
-        """One row per row of ``columns``."""
         rows = np.arange(len(columns))
         answers: EstimateTable | None = None
         names = [model.price_family() or "" for model in columns.models]

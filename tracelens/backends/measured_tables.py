@@ -379,7 +379,6 @@ def _grids(folder: Path, names: tuple[str, ...], family: str, precision: str) ->
 
 
 def _layer_rows(table: pd.DataFrame, _: Path, *, kind: _Kind, precision: str) -> pd.DataFrame:
-    """The rows of a kind in one precision."""
     table = table[table[kind.dtype].astype(str).map(_calibrated) == precision]
     if "keys" in kind.grid:
         table = table.assign(keys=table["isl"] + table["step"])

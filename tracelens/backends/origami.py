@@ -203,7 +203,6 @@ def absence() -> str | None:
 
 
 def module_or_none() -> ModuleType | None:
-    """The module, where its functions are there."""
     return importlib.import_module(MODULE) if absence() is None else None
 
 

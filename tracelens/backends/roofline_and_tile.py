@@ -1,6 +1,4 @@
-"""Times from a device's figures: the least that its rates allow (roofline), and the tile model with constants fitted
-per device.
-"""
+"""Times from a device's figures: the least that its rates allow (roofline), and the tile model fitted per device."""
 
 from __future__ import annotations
 
@@ -138,7 +136,6 @@ class Tile(Backend):
     name: ClassVar[str] = "tile"
 
     def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
-        """One row per row of ``columns``."""
         filled = _priced(columns, system.device)
         # The data sheet's time of what each model says it computes and moves, a bias or a wide C included.
         least, known = Roofline().estimate_many(columns, system).peak_us, np.isfinite(filled["time_us"])

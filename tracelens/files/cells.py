@@ -53,7 +53,6 @@ def plain_columns(frame: pd.DataFrame) -> list[list[Value]]:
 
 
 def plain_value(value: Any) -> Value:
-    """One value, see ``plain_values``."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -75,7 +74,6 @@ def plain_tree(value: Any) -> Any:
 
 
 def frame_csv(frame: pd.DataFrame) -> bytes:
-    """A frame as ``columns_csv`` writes it."""
     return columns_csv(frame.columns, [plain_values(values) for _, values in frame.items()])
 
 

@@ -66,7 +66,6 @@ class Number(Record, frozen=True, kw_only=True):
         return found
 
     def count(self, value: object, place: str) -> int:
-        """``of`` as an integer."""
         return int(self.of(value, place))
 
 

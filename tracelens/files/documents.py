@@ -1,6 +1,4 @@
-"""Text, JSON, TOML, YAML and npz files that a user gives, TOML files of figures read strictly, and large JSON
-documents.
-"""
+"""Text, JSON, TOML, YAML and npz files that a user gives, TOML files of figures read strictly, large documents."""
 
 from __future__ import annotations
 
@@ -125,9 +123,7 @@ def toml_of(path: BundledFile, what: str = "a TOML file") -> dict[str, Any]:
 
 
 def yaml_of(path: Path, what: str) -> Any:
-    """What a YAML file holds; its keys are texts, as in JSON. InputError for one that is none, and for anchors, whose
-    content multiplies.
-    """
+    """What a YAML file holds, its keys texts. InputError for one that is none, and for anchors, which multiply."""
     import yaml  # type: ignore[import-untyped]
 
     text = text_of(path, what)
@@ -186,9 +182,7 @@ def beside(source: Path, name: str, *, within: Path | None = None) -> Path:
 
 
 def told(source: Path, name: str) -> str | Path:
-    """What a configuration names: a file ``beside`` it, or its name among what tracelens knows. InputError for a file
-    of another folder.
-    """
+    """A file ``beside`` a configuration, or a name that tracelens knows. InputError for a file of another folder."""
     said = PurePath(name)
     if said.is_absolute() or ".." in said.parts or name.lower().endswith((".toml", ".json")):
         return beside(source, name)
@@ -343,11 +337,9 @@ class FigureTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every key of the table."""
         return tuple(self._values)
 
     def rows(self, name: str) -> tuple[FigureTable, ...]:
-        """The tables of a list."""
         items = self._listed(name, lambda x: isinstance(x, dict), "tables")
         return tuple(self._below(f"{self.key(name)}[{at}]", item) for at, item in enumerate(items))
 

@@ -123,7 +123,6 @@ class Serial(Executor):
     """Runs each call when it is submitted, in this process."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The finished future of ``fn(*args, **kwargs)``."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

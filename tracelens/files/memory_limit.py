@@ -1,6 +1,4 @@
-"""How much memory a process may take for a file that somebody else wrote, and what is checked before such a file is
-opened.
-"""
+"""How much memory a process may take for somebody else's file, and what is checked before such a file is opened."""
 
 from __future__ import annotations
 

@@ -121,7 +121,6 @@ def add_options(parser: argparse.ArgumentParser, options: type[DataclassInstance
 
 
 def arguments_of(options: type[DataclassInstance]) -> Callable[[argparse.ArgumentParser], None]:
-    """The ``configure`` of a verb whose options are ``options``."""
     return lambda parser: add_options(parser, options)
 
 
@@ -147,7 +146,6 @@ def hint(text: str) -> None:
 
 
 def options_of(options: type[T], args: argparse.Namespace) -> T:
-    """``options`` as the command line gives them."""
     given = {}
     for each, declared in _declared(options):
         value = getattr(args, _destination(each))

@@ -73,7 +73,6 @@ def folded(line: str, width: int) -> str:
 
 
 def say_table(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> None:
-    """Shows ``aligned`` rows."""
     say_lines(aligned(rows, words=words))
 
 

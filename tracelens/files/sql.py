@@ -83,7 +83,6 @@ def typed(frame: pd.DataFrame | None, columns: ColumnSet) -> pd.DataFrame:
 
 
 def sql_type(column: Any) -> str:
-    """How DuckDB calls the type of a column."""
     return (
         (column.is_text and "VARCHAR") or (column.is_flag and "BOOLEAN") or (column.is_integer and "BIGINT") or "DOUBLE"
     )

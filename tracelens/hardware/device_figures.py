@@ -110,12 +110,10 @@ class Rate(_Sourced, Record, frozen=True, kw_only=True):
 
     @property
     def basis(self) -> str:
-        """``"achievable"`` or ``"peak"``."""
         return "peak" if self.achievable_tflops_s is None else "achievable"
 
     @classmethod
     def read_all(cls, root: FigureTable, engine: str) -> dict[str, Rate]:
-        """Rates of one engine by type."""
         tables = root.tables(engine, RATES).items()
         return {key: cls(engine=engine, dtype=key, **cls._read(table, "peak_tflops_s")) for key, table in tables}
 
@@ -147,7 +145,6 @@ class Hbm(_Sourced, Record, frozen=True, kw_only=True):
 
     @property
     def basis(self) -> str:
-        """``"achievable"`` or ``"peak"``."""
         return "peak" if self.achievable_tb_s is None else "achievable"
 
     @property
@@ -392,7 +389,6 @@ def read_kernel_constants(table: FigureTable, key: str, device: str = "") -> tup
 
 
 def kernel_constants_of_device(root: FigureTable, device: str) -> Mapping[str, tuple[KernelConstants, ...]]:
-    """A device file's own constants by table."""
     kernels = root.table("kernels")
     found = {}
     for name, table in {} if kernels is None else root.tables("kernels", frozenset(kernels.names)).items():

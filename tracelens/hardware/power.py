@@ -88,9 +88,7 @@ class Drawn(NamedTuple):
 
 
 class Facility(Record, frozen=True, kw_only=True):
-    """Where devices stand: the power usage effectiveness of the data center, USD and g of CO2 per kWh; None where not
-    asked for.
-    """
+    """Where devices stand: power usage effectiveness, USD and g of CO2 per kWh; None where not asked for."""
 
     pue: float | None = None
     usd_per_kwh: float | None = None

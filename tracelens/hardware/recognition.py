@@ -1,6 +1,4 @@
-"""Which device a trace is from, by what it recorded about it and never by default, and what several devices agree
-on.
-"""
+"""Which device a trace is from, by what it recorded and never by default, and what several devices agree on."""
 
 from __future__ import annotations
 

@@ -128,9 +128,7 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
     def of_architecture(
         cls, compute_major: int | None, compute_minor: int | None = None, *, section: str = ""
     ) -> tuple[HardwareSpec, ...]:
-        """Devices of this package whose ``[match]`` has this compute capability; with None all that have a
-        ``[match]``. ``section``: which their files must have, too.
-        """
+        """Devices of this package that ``[match]`` a compute capability (None: any) and have a ``section``."""
         asked = {"compute_major": compute_major, "compute_minor": compute_minor}
         matches = {name: _bundled_match(name) for name in cls.names() if _has_section(name, section)}
         return tuple(

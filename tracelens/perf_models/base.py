@@ -105,7 +105,6 @@ class PerfModel:
 
     @property
     def sheet(self) -> str:
-        """The sheet that lists calls of this model."""
         return self.family or self.category
 
     @classmethod
@@ -292,13 +291,11 @@ class Slot(NamedTuple):
 
 
 def recorded_call(name: str, *slots: Slot) -> OpSignature:
-    """What a trace records of a call with these arguments."""
     shapes, dtypes, strides, scalars = zip(*slots, strict=True)
     return OpSignature(name=name, shapes=shapes, dtypes=dtypes, strides=strides, scalars=scalars)
 
 
 def number(value: object) -> Slot:
-    """A scalar argument."""
     return Slot(dtype="Scalar", scalar=str(value))
 
 
@@ -359,7 +356,6 @@ class WorkColumns(Record, frozen=True, kw_only=True, eq=False):
         return len(self.models)
 
     def take(self, rows: Sequence[int]) -> WorkColumns:
-        """Some of the rows, in the order given."""
         at = np.asarray(rows, dtype=np.intp)
         taken: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, column in taken.items():

@@ -77,7 +77,6 @@ class Conv(PerfModel, Record, frozen=True, kw_only=True):
 
     @property
     def out(self) -> Shape:
-        """Shape of the output."""
         channels = self.w[1] * self.groups if self.transposed else self.w[0]
         dims = zip(self.x[2:], self.w[2:], self.stride, self.padding, self.dilation, self.output_padding, strict=True)
         if self.transposed:

@@ -1,6 +1,4 @@
-"""Operations on every element, of a tensor or of a list of them: unary, binary with broadcasting, copies, fills,
-activations, dropout, quantization, optimizer steps.
-"""
+"""Operations on every element of tensors or lists: pointwise, copies, dropout, quantization, optimizer steps."""
 
 from __future__ import annotations
 

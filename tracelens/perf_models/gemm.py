@@ -1,6 +1,4 @@
-"""Matrix multiplication, plain, with integer weights that are widened on the way, and grouped: one product per
-expert, the rows shared out among them.
-"""
+"""Matrix multiplication: plain, with integer weights, and grouped (one product per expert, the rows shared out)."""
 
 from __future__ import annotations
 
@@ -121,7 +119,6 @@ class GEMM(PerfModel, Record, frozen=True, kw_only=True):
         )
 
     def products(self) -> tuple[Product, ...]:
-        """What is multiplied, as backends price it."""
         b_width = widened(resolved(self.dtype_b, self.dtype), self.compute_dtype)
         return (Product(self.m, self.n, self.k, self.b, 1, b_width),)
 
@@ -435,7 +432,6 @@ def packed_bits(op: OpSignature, slot: int, values: int) -> DType | None:
 
 
 def size_argument(op: OpSignature, index: int, what: str) -> int:
-    """An integer argument that is a dimension."""
     value = op.literal(index)
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise SignatureError(f"{op.name}: argument {index}, {what}, is {value!r}")
@@ -506,7 +502,6 @@ class GroupedGEMM(PerfModel, Record, frozen=True, kw_only=True):
         return ((a, self.dtype), (b, self.dtype_b), (c, self.dtype_out), scales)
 
     def products(self) -> tuple[Product, ...]:
-        """What is multiplied, as backends price it."""
         return (Product(self.m, self.n, self.k, groups=self.groups, b_width=self._widened),)
 
     def backward(self) -> GroupedGEMMBackward:

@@ -1,6 +1,4 @@
-"""Attention over a cache: requests of unlike lengths in one call of a serving engine, rows that heads share or an
-indexer selects, and rotary position embedding.
-"""
+"""Attention over a cache: unlike requests in one call, shared or selected rows; rotary position embedding."""
 
 from __future__ import annotations
 
@@ -89,7 +87,6 @@ def step_of_one_kind(
     *,
     padded_requests: int | None = None,
 ) -> InferenceStep:
-    """A step in which all requests read their prompts, or all generate."""
     kind, other = ("context", "generation") if is_context else ("generation", "context")
     values = {f"{kind}_requests": requests, f"{kind}_tokens": tokens, f"{other}_requests": 0, f"{other}_tokens": 0}
     return InferenceStep(**values, sums=sums, padded_requests=padded_requests)
@@ -113,7 +110,6 @@ class _OverCache(PerfModel):
 
     @property
     def cache_dtype(self) -> DType | None:
-        """The type of the cache."""
         kind: DType | Like | None = getattr(self, "dtype_kv", None)
         return resolved(kind, getattr(self, "dtype", None))
 

@@ -1,6 +1,4 @@
-"""What a device kernel's name alone says about it: its family, whether it communicates or copies, and the type that
-a matrix kernel computes in.
-"""
+"""What a device kernel's name says: its family, whether it communicates or copies, what a product computes in."""
 
 from __future__ import annotations
 
@@ -127,7 +125,6 @@ def _first(name: str, patterns: Iterable[tuple[KernelPattern, Words]]) -> Kernel
 
 @lru_cache(maxsize=4)
 def _classified(_: tuple[KernelPattern, ...]) -> dict[str, KernelPattern | None]:
-    """What is remembered of some patterns."""
     return {}
 
 

@@ -1,6 +1,4 @@
-"""Mixture of experts in one device: expert products, fused and unfused, routing and sorting, and the kernels of a
-layer that is recorded as one op.
-"""
+"""Mixture of experts in one device: expert products, routing and sorting, and the kernels of a layer in one op."""
 
 from __future__ import annotations
 

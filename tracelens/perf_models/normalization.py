@@ -1,6 +1,4 @@
-"""Batch, layer, group, instance and RMS normalization, forward and backward, and hyper-connections, which normalize
-several residual streams.
-"""
+"""Batch, layer, group, instance and RMS normalization and their gradients, and hyper-connections of streams."""
 
 from __future__ import annotations
 
@@ -65,7 +63,6 @@ class Normalization(PerfModel, Record, frozen=True, kw_only=True):
 
     @property
     def elements(self) -> int:
-        """Elements of x."""
         return prod(self.shape)
 
     def flops(self) -> int:
@@ -95,9 +92,7 @@ class Normalization(PerfModel, Record, frozen=True, kw_only=True):
         return DType.FP64 if self.dtype is DType.FP64 else DType.FP32
 
     def parameters(self) -> dict[str, Any]:
-        """The result's type where a caller states it: traces do not record results. A gradient's ``dtype_out`` is that
-        of dy, an input.
-        """
+        """A result's type only where a caller states it, as traces record none; a gradient's ``dtype_out`` is dy's."""
         is_gradient, mask = hasattr(self, "output_mask"), getattr(self, "output_mask", None)
         out = None if is_gradient or isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
         return {
@@ -382,7 +377,6 @@ def _native_group_norm(op: OpSignature) -> Normalization:
 def _gradients(
     op: OpSignature, dy: int, x: int, weight: int, mask: tuple[bool, ...], **fields: Any
 ) -> NormalizationBackward:
-    """The gradients of x, weight and bias that ``mask`` asks for."""
     common = _common(op, x, weight) | {"bias": mask[2]}
     return NormalizationBackward(**common, dtype_out=op.dtype(dy), output_mask=mask, **fields)
 

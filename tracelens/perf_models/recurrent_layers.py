@@ -1,6 +1,4 @@
-"""Layers that carry a state along the sequence: LSTM and GRU, causal convolution and state-space scan, linear
-attention.
-"""
+"""Layers with a state along the sequence: LSTM and GRU, causal convolution, state-space scan, linear attention."""
 
 from __future__ import annotations
 
@@ -65,7 +63,6 @@ class Recurrent(PerfModel, Record, frozen=True, kw_only=True):
         return ((self.weights + self._activations(), self.dtype),)
 
     def backward(self) -> RecurrentBackward:
-        """The gradients of input and weights."""
         return with_fields_of(self, RecurrentBackward)
 
 
@@ -239,7 +236,6 @@ class StateSpaceScan(PerfModel, Record, frozen=True, kw_only=True):
     dtype_state: DType | None = DType.FP32
 
     def products(self) -> tuple[Product, ...]:
-        """As batched products."""
         c = min(self.chunk, self.tokens)
         chunks = self.b * ceil(self.tokens / c)
         per_head, p, n = chunks * self.heads, self.head_dim, self.state

@@ -143,7 +143,6 @@ class SDPA(PerfModel, Record, frozen=True, kw_only=True):
 
     @property
     def cache_dtype(self) -> DType | None:
-        """The type of the keys."""
         return resolved(self.dtype_k, self.dtype)
 
     def requests(self) -> tuple[AttentionRequests, ...]:
@@ -279,7 +278,6 @@ def _of_slots(op: OpSignature, first: int, *, heads: int, **fields: Any) -> SDPA
 
 
 def gradients_of(op: OpSignature, *, forward: Callable[..., SDPA], **slots: Any) -> SDPABackward:
-    """The gradients of what ``forward`` reads in these slots."""
     return forward(op, **slots).backward()
 
 
@@ -334,9 +332,7 @@ def _scaled_dot_product(
     asked: tuple[int, int] | None = None,
     **fields: Any,
 ) -> SDPA:
-    """(.., q, k, v, ..) from slot ``first``, laid out ``b h s d``; ``asked``: the list that asks for gradients, and the
-    bias' place in it.
-    """
+    """(q, k, v) from ``first``, ``b h s d``; ``asked``: list of wanted gradients, the bias' place in it."""
     fields["mask"] = causal(op.literal(is_causal), "top_left")
     fields["dropout"] = _probability(op.literal(dropout))
     if bias is not None:

@@ -1,6 +1,4 @@
-"""From an analysis to the sheets of a report: in order, by title, with our headers or those of AMD's TraceLens, and
-the folder that they are written to.
-"""
+"""From an analysis to the sheets of a report, with our headers or those of AMD's TraceLens, and to their folder."""
 
 from __future__ import annotations
 
@@ -43,7 +41,6 @@ class SheetFrame(pd.DataFrame):
 
     @classmethod
     def of(cls, frame: pd.DataFrame, columns: tuple[TableColumn, ...]) -> SheetFrame:
-        """``frame`` with what its columns mean."""
         made = cls(frame)
         object.__setattr__(made, "_column_of", {column.key: column for column in columns})
         return made
@@ -189,7 +186,6 @@ def assemble(result: Analyzed, sources: Iterable[object] = ()) -> Assembly:
 
 
 def sheets_of(frames: Mapping[str, pd.DataFrame], registry: Registry) -> tuple[Sheet, ...]:
-    """The sheets of a registry, from their frames by title."""
     return _in_order([_placed(registry[title], frame) for title, frame in frames.items() if len(frame)])
 
 
@@ -237,7 +233,6 @@ def json_views(result: Analyzed, sheets: Sequence[Sheet]) -> dict[str, pd.DataFr
 
 
 def by_title(sheets: Sequence[Sheet], title: str) -> Sheet | None:
-    """The sheet of that title, or None."""
     return next((made for made in sheets if made.title == title), None)
 
 

@@ -166,12 +166,10 @@ def roofline_chart(points: Sequence[Point], roofs: Roofs | None, colors: Mapping
 
 
 def marker_shapes(colors: Mapping[str, str]) -> dict[str, str]:
-    """The shape that a category has beside its color."""
     return {name: SHAPES[-1] if color == REST else SHAPES[int(color[1:])] for name, color in colors.items()}
 
 
 def _axes(points: Sequence[Point], roofs: Roofs | None) -> _Axes:
-    """Round the points, the roofs and their corners."""
     tops = [roof.peak_tflops_s for roof in roofs.compute[:_ROOFS]] if roofs is not None else []
     rates = [math.log10(value) for value in (*tops, *(point.tflops_s for point in points))]
     intensities = [math.log10(point.intensity) for point in points]

@@ -1,6 +1,4 @@
-"""A comparison as lines of a terminal, JSON, Markdown, tables, a workbook and a page, and its gates as build servers
-read them.
-"""
+"""A comparison as lines, JSON, Markdown, tables, a workbook and a page, and its gates as build servers read them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A result as a document: what was asked, the figures that answer, and sections of charts and tables, as a page that
-opens offline and runs no script.
-"""
+"""A result as a document: facts, figures, sections of charts and tables; a page that opens offline, without script."""
 
 from __future__ import annotations
 
@@ -41,7 +39,6 @@ class Document(Record, frozen=True, kw_only=True):
     sections: Iterable[Section] = ()
 
     def page(self) -> bytes:
-        """One file of HTML."""
         first = head(self.title, self.facts, self.tiles, self.notes, self.warnings)
         return framed(f"{self.title} · {self.kind}", [first, *self.sections])
 
@@ -88,7 +85,6 @@ def head(
 
 
 def section(key: str, title: str, *content: Content) -> Section:
-    """A section with its heading."""
     return key, title, tag("section", tag("h2", title), *content, id=key)
 
 

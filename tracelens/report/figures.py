@@ -72,9 +72,7 @@ def energy_text(energy: verdict.EnergyUse, device: str | None) -> str:
 
 
 def beside_energy(energy: verdict.EnergyUse, device: str | None) -> str:
-    """``(9.81 to 15.1) · 412 W, 59 % of limit``, or why the energy is unknown; whose energies they are, where not those
-    of the ``device``.
-    """
+    """``(9.81 to 15.1) · 412 W, 59 % of limit``, or why it is unknown; and whose energies, if not the ``device``'s."""
     if energy.energy_j is None or energy.power_w is None or energy.of_limit is None:
         return f"energy unknown: kernels of unknown work run {shown_share(1 - energy.known_share)} of the time"
     low, high = (shown_figure(each or 0.0, 3) for each in (energy.low_j, energy.high_j))

@@ -67,7 +67,6 @@ def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, p
 
 
 def schema() -> Json:
-    """The JSON Schema of the document."""
     text = resources.files("tracelens.report").joinpath("schemas", "report.schema.json").read_bytes()
     return orjson.loads(text)
 

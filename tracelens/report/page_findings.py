@@ -48,7 +48,6 @@ def severity(finding: Finding, summary: Summary) -> str | None:
 
 
 def look_here_first(summary: Summary, read: SheetRows) -> Markup | None:
-    """The findings, largest gain first."""
     if not summary.findings and summary.unseen is None:
         return None
     per = "per step" if summary.steps else "in the window"

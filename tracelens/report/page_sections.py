@@ -92,7 +92,6 @@ class PageTable(Record, frozen=True, kw_only=True):
         }
 
     def markup(self) -> Markup:
-        """The table with its first rows."""
         head = [
             tag("th", tag("button", breakable(column.title), type="button"), title=column.note or None, scope="col",
                 class_=None if column.is_text else "n", hidden="" if self._is_hidden(column) else None)
@@ -137,7 +136,6 @@ def _shown_value(value: Value) -> Value:
 
 
 def column_cell(column: TableColumn, value: Value, *, is_hidden: bool = False) -> Markup:
-    """A cell as it stands in the page itself."""
     hidden = "" if is_hidden else None
     if column.is_text or isinstance(value, str):
         text = "" if value is None else str(value)
@@ -661,7 +659,6 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
 
 
 def tree(drawn: Icicle | None, scope: str) -> Markup | None:
-    """Room for the tree; the script draws it."""
     if drawn is None:
         return None
     left_out = f" {drawn.left_out:,} small ones are left out." if drawn.left_out else ""

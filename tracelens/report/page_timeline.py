@@ -32,7 +32,6 @@ class Pool:
         self._given: dict[str, int] = {}
 
     def add(self, text: str) -> int:
-        """The index of a text, as it is shown."""
         known = self._given.get(text)
         if known is None:
             shown = shown_text(text)
@@ -42,7 +41,6 @@ class Pool:
         return known
 
     def codes(self, texts: Sequence[str], codes: npt.NDArray[np.integer]) -> Ints:
-        """The indices of texts by code."""
         used, at = np.unique(codes, return_inverse=True)
         return np.array([self.add(texts[code]) for code in used.tolist()], np.int64)[at]
 

@@ -37,7 +37,6 @@ _PARTS_OF_STEP = {
 
 
 def part_words(name: str) -> str:
-    """What a part of a step is, in words."""
     return _PARTS_OF_STEP.get(name, name)
 
 
@@ -92,7 +91,6 @@ def _levers(result: Result) -> list[str]:
 
 
 def energy_of_step(result: Result) -> list[str]:
-    """What the devices draw."""
     found, around = result.energy, result.with_facility
     if found is None:
         asked = result.facility != Facility()
@@ -209,7 +207,6 @@ def _too_few(found: Answer, gpus: Sequence[int]) -> str:
 
 
 def _notes(found: Answer) -> list[str]:
-    """What was taken for granted."""
     from tracelens.predict.projection.search.whole_step import CorrectedRules
 
     rules = found.rule_sets[0]

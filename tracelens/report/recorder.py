@@ -1,6 +1,4 @@
-"""``tracelens.profile``: PyTorch's profiler with the options that a report needs, the files that it writes,
-callbacks of trainers, and what to record for a question.
-"""
+"""``tracelens.profile``: PyTorch's profiler with the options of a report, callbacks of trainers, what to record."""
 
 from __future__ import annotations
 
@@ -390,7 +388,6 @@ class TrainerCallback:
         self._recorder = recorder
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Training begins."""
         self._recorder.__enter__()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:

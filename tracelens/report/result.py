@@ -107,7 +107,6 @@ class Report(NamedSheets):
 
     @cached_property
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """The tables that ``sql`` sees, by name."""
         from tracelens.analysis.analyze import Analysis
         from tracelens.analysis.tables import Tables
 

@@ -81,7 +81,6 @@ def route_text(result: RouteResult) -> str:
 
 
 def _assumed(s: dict[str, Any]) -> list[str]:
-    """The cluster that nobody named."""
     if "assumed_cluster" not in s:
         return []
     return [f"assumed: {s['assumed_cluster']} (--cluster names another, --rules mesh simulates packets on a full mesh)"]

@@ -178,7 +178,6 @@ def _broke(point: LoadPoint, curve: LoadCurve) -> str:
 
 
 def _bound_by(point: LoadPoint) -> str:
-    """What bounds a point, with its share."""
     name, share = point.bound
     if share is None:
         return "the bound is unknown (--profile)"
@@ -198,7 +197,6 @@ _CURVE = (
 
 
 def _titles(*columns: tuple[str, str]) -> dict[str, str]:
-    """By key, as the terminal says them."""
     return {key: title for title, key in columns}
 
 
@@ -336,7 +334,6 @@ def plan_text(found: DeploymentPlan) -> str:
 
 
 def write_plan(found: DeploymentPlan, path: Path) -> None:
-    """A page, or a table."""
     best = None if found.best is None else found.points[found.best].row["command"]
     about = {
         "schema": "tracelens.search.serve/1", "model": found.wanted.model, "cluster": found.wanted.cluster,
@@ -349,7 +346,6 @@ def write_plan(found: DeploymentPlan, path: Path) -> None:
 
 
 def plan_page(found: DeploymentPlan) -> bytes:
-    """The front as a chart, and its deployments."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for point in found.points:
         kind = "separate prefill" if point.row["prefill_replicas"] else "all in one"

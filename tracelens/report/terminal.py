@@ -59,7 +59,6 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
 
 
 def wants_color(stream: TextIO | None) -> bool:
-    """Whether to color what goes to ``stream``: a terminal, and NO_COLOR is not set."""
     return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
 
 

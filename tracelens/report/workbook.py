@@ -1,6 +1,4 @@
-"""The workbook of a report: the ``about`` sheet, then every sheet with its formats, notes and charts. The same input
-gives the same bytes.
-"""
+"""The workbook of a report: ``about``, then every sheet with formats, notes and charts. Same input, same bytes."""
 
 from __future__ import annotations
 

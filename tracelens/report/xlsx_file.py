@@ -66,7 +66,6 @@ def column_letter(number: int) -> str:
 
 
 def escape_xml(text: str) -> str:
-    """``text`` for an element or an attribute."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
@@ -157,12 +156,10 @@ _PLAIN = font()
 
 
 def solid(color: str) -> str:
-    """A fill."""
     return f'<fill><patternFill patternType="solid"><fgColor rgb="FF{color}"/></patternFill></fill>'
 
 
 def edge(side: str, style: str, color: str) -> str:
-    """A border on one side."""
     line = f'<{side} style="{style}"><color rgb="FF{color}"/></{side}>'
     return _NO_BORDER.replace(f"<{side}/>", line)
 
@@ -185,7 +182,6 @@ class Styles:
         self._made = {Style(font=font(11)): 0}
 
     def index(self, style: Style) -> int:
-        """Its number in the workbook."""
         return self._made.setdefault(style, len(self._made))
 
     def xml(self, differences: str) -> str:
@@ -249,7 +245,6 @@ class Chart(Record, frozen=True, kw_only=True):
     height_cm: float
 
     def drawing_xml(self) -> str:
-        """Where it stands."""
         width, height = (round(cm * 360_000) for cm in (self.width_cm, self.height_cm))
         return (
             f'<wsDr xmlns="{_DRAWING}/spreadsheetDrawing" xmlns:a="{_DRAWING}/main" xmlns:c="{_DRAWING}/chart" '
@@ -289,7 +284,6 @@ class Worksheet(Record, frozen=True, kw_only=True):
     chart: Chart | None = None
 
     def head(self) -> str:
-        """The document up to its rows."""
         tab = f'<tabColor rgb="FF{self.tab}"/>' if self.tab else ""
         columns = "".join(
             f'<col min="{at}" max="{at}" width="{width:g}" customWidth="1"/>' for at, width in enumerate(self.widths, 1)
@@ -312,7 +306,6 @@ class Worksheet(Record, frozen=True, kw_only=True):
         return f'<sheetViews><sheetView {seen} workbookViewId="0">{frozen}</sheetView></sheetViews>'
 
     def tail(self) -> str:
-        """The document from its rows on."""
         parts = ["</sheetData>"]
         if self.filtered:
             parts.append(f'<autoFilter ref="{self.filtered}"/>')
@@ -351,7 +344,6 @@ class Worksheet(Record, frozen=True, kw_only=True):
         return "".join(f'<definedName name="_xlnm.{name}</definedName>' for name in said)
 
     def comments_xml(self) -> str:
-        """The texts of the notes."""
         notes = "".join(
             f'<comment ref="{column_letter(note.column)}1" authorId="0"><text><t xml:space="preserve">'
             f"{escape_xml(fitting(note.text))}</t></text></comment>"
@@ -363,7 +355,6 @@ class Worksheet(Record, frozen=True, kw_only=True):
         )
 
     def shapes_vml(self) -> str:
-        """The boxes in which the notes are shown."""
         return f"{_SHAPE_TYPE}{''.join(_shape(number, note) for number, note in enumerate(self.notes, 1))}</xml>"
 
 
@@ -461,7 +452,6 @@ class _Parts:
         )
 
     def add_sheet(self, number: int, sheet: Worksheet) -> None:
-        """The worksheet, and what it refers to."""
         self.add(f"xl/worksheets/sheet{number}.xml", _whole(sheet), "sheet")
         related = []
         if sheet.notes:

@@ -246,7 +246,6 @@ def _by_sequence_number(table: TraceTable, ops: Ints, forward: RowColumn) -> Non
 
 
 def _named(table: TraceTable, fits: Callable[[str], bool]) -> Bools:
-    """The names that fit, by code."""
     return np.array([fits(name) for name in table.names], np.bool_)
 
 

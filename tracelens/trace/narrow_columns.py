@@ -80,7 +80,6 @@ class Column(_Whole, Generic[Number]):
 
     @property
     def nbytes(self) -> int:
-        """What it takes of memory."""
         return self._kept.nbytes
 
     def __len__(self) -> int:

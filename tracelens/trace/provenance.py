@@ -1,6 +1,4 @@
-"""How a trace was recorded: which shapes, Python frames and events it lacks and why, and which rank recorded which
-event of a merged file.
-"""
+"""How a trace was recorded: what it lacks and why, and which rank recorded which event of a merged file."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ _RANGES_ADVICE = "put each iteration into a range with its number ('iteration 7'
 
 
 class Lack(Record, frozen=True, kw_only=True):
-    """``what`` is missing, in the words of a sentence, ``because`` of what, and the ``option`` that records it: empty
-    where it was set.
-    """
+    """``what`` is missing, ``because`` of what, and the ``option`` that records it: empty where it was set."""
 
     what: str
     because: str
@@ -39,7 +35,6 @@ class Lack(Record, frozen=True, kw_only=True):
 
 
 def no_shapes(table: TraceTable) -> Lack:
-    """Of a trace in which no event has shapes."""
     recorder = table.recorder
     if recorder == Recorder() and not (table.kind == Kind.CPU_OP).any():
         what = "no CPU ops were recorded"
@@ -51,7 +46,6 @@ def no_shapes(table: TraceTable) -> Lack:
 
 
 def no_stacks(table: TraceTable) -> Lack:
-    """Of a trace without Python frames."""
     what = "no Python frames were recorded"
     if _was_on(table, "with_stack"):
         because = "the file has no Python frames, although with_stack was on"
@@ -65,7 +59,6 @@ def steps_advice(table: TraceTable) -> str:
 
 
 def no_runtime_calls(table: TraceTable) -> str:
-    """Why a trace has no calls of the runtime."""
     advice = "add ProfilerActivity.CPU to activities" if _by_torch(table) else "trace the CUDA or HIP API too"
     return f"no runtime calls were recorded: {advice}"
 

@@ -1,6 +1,4 @@
-"""Traces written again: with some events changed or left out, as Kineto's JSON or Perfetto's protobuf, and those of
-many ranks as one file for Perfetto.
-"""
+"""Traces written again: changed or cut, as Kineto's JSON or Perfetto's protobuf, and many ranks as one file."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ class EventFilter(Record, frozen=True, kw_only=True):
 
 
 class Fused(Record, frozen=True, kw_only=True):
-    """What was written: events, of them slices (what has a duration), ranks, and slices that got a lane of their own
-    because they overlapped another.
-    """
+    """What was written: events, of them slices (with a duration), ranks, and overlapping slices on own lanes."""
 
     events: int
     slices: int

@@ -1,6 +1,4 @@
-"""The events of a trace as NumPy columns with texts and argument signatures interned, and tables to which host
-events are added.
-"""
+"""The events of a trace as NumPy columns, texts and signatures interned, and tables with added host events."""
 
 from __future__ import annotations
 
@@ -306,7 +304,6 @@ class _Columns(Record, frozen=False, kw_only=True, eq=False):
         return len(getattr(self, self.__struct_fields__[0]))
 
     def where(self, rows: npt.NDArray[np.bool_]) -> Self:
-        """Some of the rows."""
         return replace(self, **{name: getattr(self, name)[rows] for name in self.__struct_fields__})
 
 
@@ -506,7 +503,6 @@ class TraceTable:
 
     @property
     def has_stacks(self) -> bool:
-        """Whether Python functions were recorded."""
         return bool((self.kind == Kind.PYTHON_FUNCTION).any())
 
     @property
@@ -514,14 +510,12 @@ class TraceTable:
         return bool(self.is_of(DEVICE_KINDS).any())
 
     def is_of(self, kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
-        """Which rows are of any of the kinds."""
         found = np.zeros(len(self), np.bool_)
         for kind in kinds:  # a quarter of the time of looking each row up
             found |= self.kind == kind
         return found
 
     def is_named(self, codes: Collection[int]) -> npt.NDArray[np.bool_]:
-        """Which rows have one of these names."""
         if len(codes) <= _FEW_NAMES:
             found = np.zeros(len(self), np.bool_)
             for code in codes:
@@ -532,11 +526,9 @@ class TraceTable:
         return wanted[self.name[:]]
 
     def ends_ns(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-        """When the events of some rows ended."""
         return self.start_ns[rows] + self.duration_ns[rows]
 
     def rows_of(self, kinds: Iterable[Kind]) -> RowColumn:
-        """Rows of any of the kinds, in file order."""
         return np.flatnonzero(self.is_of(kinds)).astype(np.int32)
 
     def ranges_on(self, track: str) -> RowColumn:
@@ -572,7 +564,6 @@ class TraceTable:
         return self._distributed("world_size")
 
     def process_groups(self) -> tuple[ProcessGroup, ...]:
-        """Every recorded process group, in file order."""
         info = self.metadata.get("distributedInfo")
         entries = info.get("pg_config") if isinstance(info, dict) else None
         groups = []
@@ -699,9 +690,7 @@ def node_ids(graph: npt.NDArray[np.int64], node: npt.NDArray[np.int64]) -> npt.N
 
 
 def has_host_time(table: TraceTable, rows: Ints | RowColumn) -> npt.NDArray[np.bool_]:
-    """Whether the duration of each row is how long the host took: not for rows that were added without a time, nor for
-    ops that only a device recorded.
-    """
+    """Whether a row's duration is the host's: not of rows without a time, nor of ops of a device alone."""
     timed = ~table.is_of(DEVICE_KINDS)[rows]
     lookup, end = table.lookup, len(table)
     while isinstance(lookup, _AddedEvents):

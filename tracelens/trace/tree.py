@@ -286,7 +286,6 @@ class OpTree:
         self._launch_or_forward[linked] = launches
 
     def __len__(self) -> int:
-        """Number of host events."""
         return len(self.order)
 
     @property
@@ -301,7 +300,6 @@ class OpTree:
 
     @property
     def forward(self) -> Derived[np.int32]:
-        """Of a backward op its forward op."""
         return Derived(len(self.table), lambda at: self._of_linked(at, self.linked_by[at] == _UNLINKED))
 
     def _of_linked(self, at: Any, is_asked: npt.NDArray[np.bool_]) -> RowColumn:
@@ -309,9 +307,7 @@ class OpTree:
 
     @property
     def op(self) -> Derived[np.int32]:
-        """Of a device row the nearest cpu_op at or above its launch, not one called ``execute``; the launch itself when
-        no op is there.
-        """
+        """Of a device row the nearest cpu_op from its launch up, but ``execute``; else the launch itself."""
         return Derived(len(self.table), lambda at: _launching_ops(self.table, self.op_parent, self.launch[at]))
 
     def __repr__(self) -> str:
@@ -398,7 +394,6 @@ class OpTree:
         return found
 
     def node(self, row: int) -> OpNode:
-        """A view of one host event."""
         return OpNode(tree=self, row=int(row))
 
     def self_check(self) -> list[str]:
@@ -541,7 +536,6 @@ class OpNode(Record, frozen=True, kw_only=True):
 
     @property
     def forward(self) -> OpNode | None:
-        """A backward op's forward op."""
         forward = self.tree.forward_of(self.row)
         return self.tree.node(forward) if forward >= 0 else None
 

@@ -173,7 +173,6 @@ class Precision(enum.StrEnum):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The name and its aliases."""
         return self.value, *self.aliases
 
     @property

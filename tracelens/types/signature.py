@@ -89,7 +89,6 @@ class OpSignature(Record, frozen=True, kw_only=True):
         return value
 
     def attribute(self, key: str) -> Any:
-        """Recorded attribute ``key``, or None."""
         for name, value in self.attributes:
             if name == key:
                 return value

@@ -1,6 +1,4 @@
-"""Conversion constants, counts, sizes and durations as people type them, and numbers as people read them. Decimal units
-throughout: 1 GB = 1e9 bytes.
-"""
+"""Conversion constants, sizes and durations as people type them, numbers as people read them. 1 GB = 1e9 bytes."""
 
 from __future__ import annotations
 

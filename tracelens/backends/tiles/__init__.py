@@ -11,7 +11,6 @@ from tracelens.registry import Claim, Registry
 
 @functools.cache
 def pricers() -> Registry:
-    """Every pricer of this package by family."""
     return Registry.collect_below("pricer", __name__)
 
 

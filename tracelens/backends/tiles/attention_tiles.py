@@ -164,7 +164,6 @@ class AttentionColumns(ColumnBatch):
         return self.b * (OUTPUT_BYTES * self.s * new + read)
 
     def power_families(self) -> npt.NDArray[Any]:
-        """Decoding, or prompts."""
         names = [f"{name} {self.library}".strip() for name in (DECODING, PROMPTS)]
         return np.where(self.s == 1, *names).astype(object)
 

@@ -278,7 +278,6 @@ class _Tiling:
         self.depths: dict[int, tuple[Floats, Floats]] = {}
 
     def count(self, tm: int, tn: int) -> Floats:
-        """Tiles of every product."""
         c = self.c
         if tm not in self.high:
             rows = c.groups * np.ceil(self.per_group / tm) if c.blocks is None else c.blocks[tm]
@@ -392,7 +391,6 @@ class MoEColumns(ColumnBatch):
     as_layer: bool = False
 
     def flops(self) -> Floats:
-        """Both products."""
         return product_flops(self.rows, self.hidden, self.ffn) * (2 + self.gated)
 
     def hbm_bytes(self) -> Floats:
@@ -401,7 +399,6 @@ class MoEColumns(ColumnBatch):
         return weights + 2 * OUTPUT_BYTES * np.minimum(self.rows, self.tokens) * self.hidden
 
     def measured_as(self, device: HardwareSpec) -> Basis:
-        """The constants' row."""
         return Basis.of(device.calibration("moe", self.precision), device, self.precision, len(self))
 
     def _price(self, device: HardwareSpec) -> Priced | None:
@@ -410,7 +407,6 @@ class MoEColumns(ColumnBatch):
 
 
 def calibrated_layer_row(model: Any) -> tuple[str, str] | None:
-    """The constants that price a layer, or one projection of it."""
     which = precision(model)
     return calibrated_row(model) or (None if which is None else ("moe", which))
 

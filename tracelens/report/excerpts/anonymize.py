@@ -1,6 +1,4 @@
-"""A trace to hand on: without the names and paths of who recorded it, or cut to some of its steps, ranks or
-categories.
-"""
+"""A trace to hand on: without its recorder's names and paths, or cut to some steps, ranks or categories."""
 
 from __future__ import annotations
 
@@ -194,7 +192,6 @@ def anonymize(trace: Trace, path: str | PathLike[str]) -> int:
 
 
 def is_one_of(value: Any, known: Collection[str]) -> bool:
-    """Whether it is a text, and one of these."""
     return isinstance(value, str) and value in known
 
 
@@ -232,7 +229,6 @@ class Names:
 
     @property
     def count(self) -> int:
-        """How many placeholders there are."""
         return len(self._made)
 
     def name(self, name: str, kind: Kind) -> str:
@@ -243,7 +239,6 @@ class Names:
         return found
 
     def placeholder(self, word: str, text: str) -> str:
-        """``word`` and a number that stands for ``text``."""
         made = self._made.get((word, text))
         if made is None:
             self._counts[word] += 1
@@ -317,7 +312,6 @@ class Names:
         return [[key, _each(part, lambda text: text if _OF_HLO.fullmatch(text) else "")] for key, part in pairs] or ""
 
     def of_kernel(self, value: Any) -> Any:
-        """The name of a kernel in an argument."""
         return self.name(value, Kind.KERNEL) if isinstance(value, str) else None
 
     def of_metadata(self, args: Any) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""Ops of a trace as scripts that run them alone, their arguments as literals, their code the same for all; and the
-first version of an extension for one.
-"""
+"""Ops of a trace as scripts that run them alone, and the first version of an extension for one."""
 
 from __future__ import annotations
 

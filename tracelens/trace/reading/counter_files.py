@@ -428,7 +428,6 @@ def _device(action: Any) -> str:
 
 
 def _dimensions(action: Any) -> tuple[_Sizes, _Sizes]:
-    """Grid and block."""
     there = set(action.metric_names())
 
     def sizes(what: str) -> _Sizes:
@@ -511,7 +510,6 @@ def _of_ranges(path: Path) -> CountedKernels:
 
 
 def _first(metrics: Metrics, *names: str) -> Floats | None:
-    """The first of these metrics that was counted."""
     return next((metrics[name] for name in names if name in metrics), None)
 
 
@@ -577,7 +575,6 @@ def _moved(metrics: Metrics) -> Floats | None:
 
 
 def _over_time(*names: str) -> Callable[[Metrics], Floats | None]:
-    """A rate times the duration."""
 
     def make(metrics: Metrics) -> Floats | None:
         rate, time = _first(metrics, *names), _DURATION(metrics)

@@ -252,7 +252,6 @@ class Packets:
         return found
 
     def slices(self) -> Slices:
-        """Slices and instants of all tracks."""
         outer = self.found.spans[TRACK_EVENT]
         found = self.wire.columns(
             outer.start, outer.end, (_CATEGORY_IID, _TYPE, _NAME_IID, _TRACK_UUID, *_FLOWS),
@@ -404,7 +403,6 @@ class Annotations:
         return np.zeros(0, np.int64) if code is None else np.flatnonzero(self._key == code)
 
     def has(self, *keys: str) -> Bools:
-        """Which slices have any of the keys."""
         found = np.zeros(self._count, np.bool_)
         for key in keys:
             found[self._spans.owner[self.rows(key)]] = True
@@ -437,7 +435,6 @@ class Annotations:
             yield int(spans.owner[row]), known[at]
 
     def of(self, number: int) -> dict[str, Any]:
-        """All that one slice says."""
         keys = list(self._keys)
         rows = self._order[self._first[number] : self._first[number + 1]].tolist()
         said = {keys[int(self._key[row])]: self._value(row) for row in rows}

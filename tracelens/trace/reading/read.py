@@ -321,9 +321,7 @@ class PowerLog(Record, frozen=True, kw_only=True, eq=False):
         return found[~np.isnan(found)]
 
     def joules(self, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """What the device took in each of these spans, watts between two samples on a line; NaN for a span that the log
-        does not cover, or with less than two samples.
-        """
+        """What the device took in each span, watts on a line between samples; NaN where the log does not cover it."""
         middle = (self.time_ns - self.time_ns[0]) / NS_PER_S
         total = np.append(0.0, np.cumsum(np.diff(middle) * (self.power_w[1:] + self.power_w[:-1]) / 2))
         at = [(np.asarray(each) - self.time_ns[0]) / NS_PER_S for each in (start_ns, end_ns)]

@@ -1,6 +1,4 @@
-"""What the reader of a format works with: the trace file as a source, the mark ``@reader``, and blocks of columns
-that become a table.
-"""
+"""What a format's reader works with: the trace file as a source, the mark ``@reader``, blocks of columns."""
 
 from __future__ import annotations
 
@@ -101,7 +99,6 @@ class Source(Record, frozen=False, kw_only=True):
             yield block
 
     def whole(self) -> bytes:
-        """All of the content."""
         return b"".join(self.blocks())
 
     def decoded(self, type_: type[Decoded], what: str) -> Decoded:
@@ -251,7 +248,6 @@ class RowBlocks:
                 self.add(category, **given, details={key: values[here] for key, values in details.items()})
 
     def name_codes(self, texts: Iterable[str]) -> Ints:
-        """Codes of names, one per event."""
         return np.array(self.names.of(list(texts)), np.int64)
 
     def names_of(self, numbers: Array, spelled: Callable[[int], str]) -> Ints:

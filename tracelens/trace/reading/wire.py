@@ -234,10 +234,8 @@ _BYTES = [bytes((value,)) for value in range(0x80)]
 
 
 def number_field(field: int, value: int) -> bytes:
-    """A field that is a whole number."""
     return varint(field << 3) + varint(value)
 
 
 def text_field(field: int, content: bytes) -> bytes:
-    """A field that is a text or a message."""
     return varint(field << 3 | 2) + varint(len(content)) + content

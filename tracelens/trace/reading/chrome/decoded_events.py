@@ -419,9 +419,7 @@ class DecodedEvents:
         return codes
 
     def traffic(self, rows: Array) -> npt.NDArray[np.float64]:
-        """[rows, 5] bytes read, written and moved, tensor pipes and multiprocessors in percent; NaN for each that is
-        not recorded, or is no amount.
-        """
+        """[rows, 5] bytes read, written, moved, tensor pipes and SMs in percent; NaN where no amount is recorded."""
         recorded = [_traffic(self.events[i].args or _NO_ARGS) for i in rows.tolist()]
         return np.array(
             [[v if isinstance(v, (int, float)) and 0 <= v < math.inf else math.nan for v in row] for row in recorded],

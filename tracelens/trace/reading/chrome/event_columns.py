@@ -136,7 +136,6 @@ class Codes(Generic[Key]):
             return list(map(code_of, values))
 
     def values(self) -> list[Key]:
-        """The values in the order of their codes."""
         distinct = {code: value for value, code in reversed(self._codes.items())}
         return [distinct[code] for code in range(len(distinct))]
 
@@ -321,7 +320,6 @@ class TableBuilder:
         }
 
     def _kinds(self) -> npt.NDArray[np.uint8]:
-        """The kind of event by code of its category."""
         categories = self.categories.values()
         if len(self._kind_of_category) != len(categories):
             self._kind_of_category = np.array([kind_of_category(c) for c in categories], np.uint8)
@@ -425,7 +423,6 @@ class TableBuilder:
         self._groups["dram"].append(row)
 
     def _add_names(self, piece: _Events) -> None:
-        """Names of processes and threads."""
         for number, name, labels in piece.labels:
             lane, kind = piece.lanes[piece.lane[number]], piece.strings[piece.name[number]]
             if kind == "process_name":

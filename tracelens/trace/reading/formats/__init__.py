@@ -19,7 +19,6 @@ def readers() -> Registry:
 
 
 def reader_of(source: Source) -> Reader | None:
-    """The reader that recognizes the content; None where none does."""
     for claim in readers().values():
         if claim.options["recognizes"](source):
             return claim.target

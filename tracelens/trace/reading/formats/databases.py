@@ -1,6 +1,4 @@
-"""Traces in SQLite databases: Nsight Systems (``nsys export --type sqlite``), rocpd of ROCm's profilers, and
-rocmProfileData.
-"""
+"""Traces in SQLite: Nsight Systems (``nsys export --type sqlite``), rocpd of ROCm's profilers, rocmProfileData."""
 
 from __future__ import annotations
 
@@ -358,7 +356,6 @@ class _NsightReport:
         add_ranges(self._rows, spelled, found["start"][chosen], found["end"][chosen], lane)
 
     def add_names(self) -> None:
-        """Names of processes and threads, and the devices."""
         rows, database = self._rows, self._database
         pids = {pid for pid, _ in rows.lanes.values()}
         for pid, name in database.texts("PROCESSES", "pid", "name"):
@@ -685,7 +682,6 @@ def _add_old(rows: RowBlocks, database: Database, run: str) -> None:
 
 
 def _pairs(database: Database, table: str, value: str) -> dict[int, str]:
-    """A text by number."""
     numbers = database.integers(table, "id")["id"].tolist()
     return dict(zip(numbers, [text for (text,) in database.texts(table, value)], strict=False))
 

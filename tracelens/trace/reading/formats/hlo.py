@@ -90,7 +90,6 @@ class Instruction(Record, frozen=True, kw_only=True, eq=False, dict=True):
         return self.wire.text(*found[-1]) if found and found[-1][1] >= 0 else ""
 
     def inner(self, field: int) -> dict[int, list[tuple[int, int]]]:
-        """The fields of a message that is a field."""
         found = self.raw.get(field)
         return fields_of(self.wire, *found[-1]) if found and found[-1][1] >= 0 else {}
 

@@ -310,7 +310,6 @@ class _Lanes:
         return root if process is None else process, (above[0].name if above else "") or f"track {uuid}"
 
     def name(self, rows: RowBlocks) -> None:
-        """Names of processes and threads."""
         for track in self._tracks.values():
             if track.process is not None and (track.process_name or track.name):
                 rows.process_names[track.process] = track.process_name or track.name
@@ -420,7 +419,6 @@ class _Stages:
         ]
 
     def _extra(self, owner: Ints, start: Ints, end: Ints, count: int) -> list[dict[str, Any]]:
-        """Further arguments, as texts."""
         said: list[dict[str, Any]] = [{} for _ in range(count)]
         pairs = self._packets.wire.columns(start, end, (), (1, 2)).spans
         text = self._packets.wire.text

@@ -100,7 +100,6 @@ class _Programs:
         return np.arange(self._calls - count, self._calls)
 
     def note_kernels(self, correlation: Ints, name: Ints) -> None:
-        """The names of what was launched, by correlation."""
         self._launched.append((correlation, name))
 
     def kernels_of(self, correlation: Ints) -> Ints:
