@@ -16,7 +16,6 @@ from tracelens.files.safe_text import csv_cell
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Value: TypeAlias = str | bool | int | float | None
 
 #: Whole numbers above this lose digits where all numbers are floating point (Excel, JavaScript).

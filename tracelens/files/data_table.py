@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
-
 #: Below 2**53: exact as a floating-point number.
 LARGEST = 1e15
 #: No figure above 0 is smaller: what is divided by it stays a number.

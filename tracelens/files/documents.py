@@ -25,7 +25,6 @@ from tracelens.types.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 if TYPE_CHECKING:
     import numpy as np
 
-
 #: A file of this package, in its folder or in a wheel's archive.
 BundledFile: TypeAlias = Path | zipfile.Path
 #: What ``report.json`` is called in sentences.

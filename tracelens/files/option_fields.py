@@ -31,7 +31,6 @@ from tracelens.types.records import Record
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-
 T = TypeVar("T", bound="DataclassInstance")
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "option"

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tracelens.schema import ColumnSet
 
-
 #: What a statement may take for sorting and joining (1e9 bytes), where the command may take as much.
 MEMORY_GB = 2
 #: Rows of a group of a merged file: what is held at once when it is written.

@@ -75,7 +75,6 @@ _WORDS = (
     ("send", "send"), ("recv", "recv"), ("gather", "gather"), ("scatter", "scatter"),
 )  # fmt: skip
 
-
 #: The attribute of ops that name their process group: (name, number of ranks) of every recorded one.
 GROUP_SIZES = "process group sizes"
 #: Collectives of whose message one rank's share stays where it is.
@@ -184,7 +183,6 @@ SYMMETRIC = CategoryOf(
         "symm_mem::fused_scaled_matmul_reduce_scatter",
     ),
 )
-
 
 DISPATCH, COMBINE = "dispatch", "combine"
 

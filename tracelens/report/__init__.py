@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tracelens.predict.workload import ModelConfig
     from tracelens.report.result import Report
 
-
 _READ, _SCOPE, _ESTIMATED, _MFU, _COLUMNS = (
     "further input", "scope", "roofline and estimates", "model utilization", "tables"
 )  # fmt: skip

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.page_charts import Roofs
 
-
 #: Colors of the style sheet: c0 to c7, and ``rest``.
 COLOR_CLASSES = 8
 REST = "rest"

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tracelens.comparison.compared import Change, ComparedRow, Comparison, RowSide, SideSummary
 
-
 _WIDTH = 120
 #: Sentences that are printed; files have all of them.
 _MOST_ON_TERMINAL = 15
@@ -302,7 +301,6 @@ _TITLES = {
     "what": "What changed", "rows": "Rows of the sheet rows",
 }  # fmt: skip
 
-
 #: Rows of the page; the other files have all of them.
 MAX_ROWS = 500
 #: Ranks of the page; the other files have all of them.
@@ -315,7 +313,6 @@ _FIGURES = (
     ("TFLOPS/s", "tflops_s", "{:,.1f}"), ("TB/s", "hbm_tb_s", "{:,.2f}"),
     ("% of roofline", "percent_of_roofline", "{:,.0f}"),
 )  # fmt: skip
-
 
 #: Of these, zero is work without FLOPs or bytes, not a slow one.
 _RATES = ("tflops_s", "hbm_tb_s", "percent_of_roofline")

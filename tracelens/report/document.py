@@ -18,7 +18,6 @@ from tracelens.types.units import shown_figure
 if TYPE_CHECKING:
     import pandas as pd
 
-
 #: Longest text of a cell; kernel names of templates can have thousands of characters.
 MAX_TEXT = 500
 #: Rows of a table; the files of the answer have them all.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from tracelens.report.assembly import Sheet
 
-
 #: Ranks of a heat map, and collectives: those with most time.
 MAX_RANKS, MAX_COLLECTIVES = 128, 12
 #: The sheets that the page shows as tables.

@@ -32,7 +32,6 @@ from tracelens.types.units import US_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-
 SCHEMA, BRIEF_SCHEMA = "tracelens.report/2", "tracelens.report.brief/2"
 #: What the brief form says of a finding.
 _BRIEF_FINDING = (

@@ -67,7 +67,6 @@ COLORS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#7a5ca8", "#a3a02f", "#8b95a3", "#4d5866",
 )  # fmt: skip
 
-
 #: Parts of an axis, at most, but for one that ends above its largest figure.
 _MOST = 6
 #: A logarithmic axis has at least as many ticks where finer ones give them.

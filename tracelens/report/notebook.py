@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tracelens.report.assembly import Analyzed
 
-
 #: What the page's style sheet says of the whole document; in a notebook it holds for our part alone.
 _WHOLE_DOCUMENT = re.compile(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)
 

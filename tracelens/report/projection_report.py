@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tracelens.predict.projection.step import Projection
     from tracelens.predict.workload.parallel_config import ParallelConfig
 
-
 _PARTS_OF_STEP = {
     "gemm": "GEMM", "memory": "memory-bound ops", "routing": "routing of tokens", "experts": "GEMM of experts",
     "vocabulary": "embedding, logits, loss", "host": "waiting for the host", "scale_loss": "loss with scale",

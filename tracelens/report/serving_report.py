@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tracelens.predict.serving.experiment import ServingResult
     from tracelens.predict.serving.load_curve import LoadCurve, LoadPoint
 
-
 _KEYS = (
     ("requests", ("completed", "rejected", "preempted", "window_s")),
     ("first token ms", ("ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms")),

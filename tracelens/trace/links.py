@@ -21,7 +21,6 @@ FORWARD_BACKWARD_FLOWS = frozenset({"fwdbwd"})
 #: The autograd engine wraps each node it runs in an op of this name.
 ENGINE_PREFIX = "autograd::engine::evaluate_function"
 
-
 # Of a device event without a launch so far, and of one whose launch may be one of several.
 _FREE, _AMBIGUOUS = -1, -2
 

@@ -131,7 +131,6 @@ class Derived(_Whole, Generic[Number]):
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 
-
 Array = npt.NDArray[Any]
 
 _ROWS_PER_BLOCK = 1 << 17

@@ -22,7 +22,6 @@ from tracelens.types.signature import DeviceProperties, OpSignature, ShapeSlot, 
 if TYPE_CHECKING:
     import pandas as pd
 
-
 #: The arguments every op may have, in the order of a signature's first four parts.
 ARGUMENT_KEYS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 #: The arguments that tell collectives, copies and compiled kernels apart; sorted, as in ``OpSignature.attributes``.
@@ -615,7 +614,6 @@ _FEW_NAMES = 4
 # Ten times the largest jobs: what is above was damaged, and all ranks up to it would not fit in memory.
 _MOST_RANKS = 1_000_000
 RANK_IN_NAME = re.compile(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)
-
 
 Ints = npt.NDArray[np.int64]
 

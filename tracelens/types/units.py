@@ -27,7 +27,6 @@ TERA_PER_S_IN_PER_US = 1_000_000
 GB_PER_S_IN_BYTES_PER_US = 1_000
 GB_PER_TB = 1_000
 
-
 _WRITTEN = re.compile(r"([+-]?(?:\d[\d_]*+(?:\.\d++)?|\.\d++))(?:[eE]([+-]?\d{1,2}+))?\s*+([A-Za-zµ]*+)", re.ASCII)
 _DECIMAL = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 #: As often as one: thousands are decimal everywhere, ``Ki`` and its like are powers of 1,024.

@@ -128,7 +128,6 @@ MOE_AITER = KernelTable(
     work=_expert_work, costs=_tuned_costs,
 )  # fmt: skip
 
-
 _NOPE, _RANK = 128.0, 512.0
 _PROJECTION_TILE = 128.0
 
@@ -161,7 +160,6 @@ MLA_BMM = KernelTable(
     name="mla-bmm", sizes=("num_tokens", "num_heads"), cases=("bmm_dtype",), groups=("num_heads", "num_tokens"),
     work=_projection_work, costs=_projection_costs,
 )  # fmt: skip
-
 
 #: Rows that a unit takes per us; a usual launch of one block per row.
 _ROWS_PER_UNIT_US = 100.0
@@ -214,7 +212,6 @@ QUANTIZE_SCALE = KernelTable(
     name="quantize-scale", sizes=("m", "k"), cases=("quant_dtype",), groups=("m", "k"), work=_scaled,
     costs=_scaling_costs,
 )  # fmt: skip
-
 
 #: Bytes per element of a message by the type that tables name; NVFP4 with its scales.
 _WIDTHS = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0, "float": 4.0, "fp8": 1.0, "nvfp4": 0.5625}

@@ -127,7 +127,6 @@ MAMBA2 = KernelTable(
     costs=_convolution,
 )  # fmt: skip
 
-
 _TILES = ((16, 64), (16, 128), (32, 64), (32, 128), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128), (256, 256))
 _SPLITS = (1, 2, 4, 8)
 #: Elements of an edge at which a tile's loads take as long as its products.

@@ -70,7 +70,6 @@ PUBLIC_GROUPS = re.compile(
     r"|dp|tp|pp|ep|cp|sp|etp|edp|fsdp|ddp|hsdp|mesh|world|replicate|shard|with|and|intra|inter|node|partial|amax|_)+"
 )
 
-
 _ENGINE = "autograd::engine::evaluate_function: "
 _NUMBER = re.compile(r"(?<!\d)(\d+)(\D*)\Z")
 _INSTANCE = re.compile(r"_(\d{1,6})\Z")
@@ -460,7 +459,6 @@ _OTHER_ARGUMENTS: Mapping[str, Callable[[Names, Any], Any]] = {
     "Concrete Inputs": Names.literals,
     "kernel": Names.of_kernel,
 }
-
 
 #: Opcodes, types, categories and the custom calls of libraries.
 _OF_HLO = re.compile(r"[a-z][a-z0-9 _-]{0,40}|[A-Z_]{1,40}|__cu(?:dnn|blas)[\w$]{0,60}")

@@ -186,7 +186,6 @@ _WRITERS: dict[str, Callable[[TraceTable, Path], int]] = {
 #: Endings that may have .gz behind them.
 _PACKED = (".json", ".pftrace", ".perfetto-trace")
 
-
 #: Arguments of an event: (name shown in Perfetto, column of ``unified_perf_summary``).
 _SHOWN = (
     ("TFLOPS/s", "tflops_s_mean"),

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from tracelens.analysis.analyze import Analysis
 
-
 MARK, PARTS, MERGED, _MAKING = "lake.json", "parts", "merged", "making"
 SCHEMA = "tracelens.lake/4"
 #: What every row of a lake begins with: where it comes from.

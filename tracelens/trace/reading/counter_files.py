@@ -719,7 +719,6 @@ _CLONE = re.compile(r"\[clone [^\[\]]*\]|\.kd$")
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
 _LITERALS = {"true": "1", "false": "0"}
 
-
 Spellings: TypeAlias = tuple[str, str, str, str]
 
 

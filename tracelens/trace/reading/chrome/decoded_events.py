@@ -318,7 +318,6 @@ def _identifier(value: Any) -> int | str:
 
 _ARGS_FIELDS = msgspec.structs.fields(Args)
 
-
 Array = npt.NDArray[Any]
 
 #: From here on (101 days in µs) a float keeps less than a whole ns.

@@ -28,7 +28,6 @@ from tracelens.types.signature import OpSignature, freeze
 if TYPE_CHECKING:
     import sqlite3
 
-
 MAGIC = b"SQLite format 3\x00"
 WholeNumbers = npt.NDArray[np.int64]
 #: A missing value of an integer column.

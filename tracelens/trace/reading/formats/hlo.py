@@ -262,7 +262,6 @@ def signed(name: str, inputs: list[Array], facts: Facts) -> OpSignature:
 #: What ``_exchange`` says, as PyTorch's profiler calls it.
 _EXCHANGED = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
 
-
 _LAYOUT = re.compile(r"\{[^{}]*\}")
 _ARRAY = re.compile(r"\b([a-z][a-z0-9]*+)\[([0-9<=,]*+)\]")
 #: What a TPU records of an op as numbers.

@@ -19,7 +19,6 @@ from tracelens.trace.table import Recorder, TraceTable
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _CATEGORY_OF_PREFIX = (("HIP", "hip_runtime"), ("HSA", "hsa_runtime"), ("RCCL", "rccl_runtime"))
 _DIRECTION = re.compile(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
 
@@ -205,7 +204,6 @@ def _recorded_devices(machine: Any) -> list[dict[str, Any]]:
 
 
 _NUMBER = re.compile(r"\d{1,12}")
-
 
 ROCPROF_CSV = rocm_recorder("CSV of rocprof", "rocprof records")
 #: What each column is called, by versions.
