@@ -34,14 +34,8 @@ from tracelens.types.dtypes import DType, Precision
 
 MODULE = "origami"
 _API = (
-    "get_hardware_for_arch",
-    "problem_t",
-    "config_t",
-    "dim3_t",
-    "select_config",
-    "string_to_datatype",
-    "transpose_t",
-)
+    "get_hardware_for_arch", "problem_t", "config_t", "dim3_t", "select_config", "string_to_datatype", "transpose_t",
+)  # fmt: skip
 #: (compute major, minor) of AMD devices -> architecture.
 _ARCHITECTURES = {(9, 4): "gfx942", (9, 5): "gfx950"}
 _TYPES = {DType.BF16: ("bf16",), DType.FP16: ("f16",), DType.FP32: ("f32",)}
@@ -235,16 +229,8 @@ def _call(model: Any) -> AttentionCall | None:
 
 def _calls(batch: AttentionColumns) -> list[AttentionCall]:
     columns = (
-        batch.b,
-        batch.s,
-        batch.keys,
-        batch.q_heads,
-        batch.d_qk,
-        batch.d_v,
-        batch.causal,
-        batch.past,
-        batch.window,
-    )
+        batch.b, batch.s, batch.keys, batch.q_heads, batch.d_qk, batch.d_v, batch.causal, batch.past, batch.window,
+    )  # fmt: skip
     return [
         AttentionCall(b, s, keys, heads, int(d_qk), int(d_v), causal > 0, past, window, batch.gradient)
         for b, s, keys, heads, d_qk, d_v, causal, past, window in zip(*(c.tolist() for c in columns), strict=True)

@@ -5,17 +5,6 @@ from tracelens.hardware.recognition import Recognition, common, contradiction, d
 from tracelens.hardware.spec import HardwareSpec
 
 __all__ = [
-    "BusBandwidth",
-    "Figure",
-    "HardwareSpec",
-    "Hbm",
-    "Link",
-    "Match",
-    "MatrixCores",
-    "Rate",
-    "Recognition",
-    "common",
-    "contradiction",
-    "describe",
-    "recognize",
-]
+    "BusBandwidth", "Figure", "HardwareSpec", "Hbm", "Link", "Match", "MatrixCores", "Rate", "Recognition", "common",
+    "contradiction", "describe", "recognize",
+]  # fmt: skip

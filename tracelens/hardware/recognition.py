@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tracelens.hardware.device_figures import Hbm, Link, Match, Rate
 from tracelens.hardware.spec import HardwareSpec
@@ -14,6 +14,7 @@ from tracelens.types.signature import DeviceProperties
 from tracelens.types.units import BYTES_PER_GIB
 
 V = TypeVar("V")
+F = TypeVar("F", Rate, Hbm, Link)
 
 
 def common(specs: Sequence[HardwareSpec]) -> HardwareSpec:
@@ -30,10 +31,10 @@ def common(specs: Sequence[HardwareSpec]) -> HardwareSpec:
         name=" or ".join(spec.name for spec in specs),
         label=" or ".join(spec.label for spec in specs),
         vendor=first.vendor if len(vendors) == 1 else "unknown",
-        matrix=_common_rates([spec.matrix for spec in specs]),
-        vector=_common_rates([spec.vector for spec in specs]),
-        hbm=_common_hbm([spec.hbm for spec in specs]),
-        link=_common_link([spec.link for spec in specs]),
+        matrix=_agreed_rates([spec.matrix for spec in specs]),
+        vector=_agreed_rates([spec.vector for spec in specs]),
+        hbm=_agreed([spec.hbm for spec in specs], "peak_tb_s", "achievable_tb_s", "capacity_gb", needed=False),
+        link=_agreed([spec.link for spec in specs], "gb_s"),
         chip={
             key: figure
             for key, figure in first.chip.items()
@@ -47,45 +48,26 @@ def _same(values: Iterable[V | None]) -> V | None:
     return values[0] if all(value == values[0] for value in values) else None
 
 
-def _common_rates(rates: Sequence[Mapping[str, Rate]]) -> dict[str, Rate]:
-    found: dict[str, Rate] = {}
-    for key, rate in rates[0].items():
-        others = [each.get(key) for each in rates]
-        if _same(each.peak_tflops_s if each else None for each in others) is None:
-            continue
-        achievable = _same(each.achievable_tflops_s if each else None for each in others)
-        found[key] = Rate(
-            engine=rate.engine,
-            dtype=rate.dtype,
-            peak_tflops_s=rate.peak_tflops_s,
-            achievable_tflops_s=achievable,
-            source=rate.source,
-            achievable_source=rate.achievable_source if achievable is not None else None,
-            doubtful=any(each.doubtful for each in others if each),
-        )
-    return found
-
-
-def _common_hbm(memories: Sequence[Hbm | None]) -> Hbm | None:
-    known = [hbm for hbm in memories if hbm is not None]
-    if len(known) < len(memories):
+def _agreed(figures: Sequence[F | None], *names: str, needed: bool = True) -> F | None:
+    """The figures of these names that are equal in all; None where one has none, or not the first where ``needed``."""
+    known = [each for each in figures if each is not None]
+    if len(known) < len(figures):
         return None
-    return Hbm(
-        peak_tb_s=_same(hbm.peak_tb_s for hbm in known),
-        achievable_tb_s=_same(hbm.achievable_tb_s for hbm in known),
-        capacity_gb=_same(hbm.capacity_gb for hbm in known),
-        source=known[0].source,
-        achievable_source=known[0].achievable_source,
-        capacity_source=known[0].capacity_source,
-        doubtful=any(hbm.doubtful for hbm in known),
-    )
-
-
-def _common_link(links: Sequence[Link | None]) -> Link | None:
-    known = [link for link in links if link is not None]
-    if len(known) < len(links) or _same(link.gb_s for link in known) is None:
+    values = {name: _same(getattr(each, name) for each in known) for name in names}
+    if needed and values[names[0]] is None:
         return None
-    return Link(gb_s=known[0].gb_s, source=known[0].source, doubtful=any(link.doubtful for link in known))
+    first = known[0]
+    sources: Mapping[str, str] = first.SOURCES
+    said = {sources[name]: getattr(first, sources[name]) for name, value in values.items() if value is not None}
+    nothing: dict[str, Any] = dict.fromkeys((*sources, *sources.values(), "note"))
+    return replace(first, **nothing | values | said, doubtful=any(each.doubtful for each in known))
+
+
+def _agreed_rates(rates: Sequence[Mapping[str, Rate]]) -> dict[str, Rate]:
+    found = {
+        key: _agreed([each.get(key) for each in rates], "peak_tflops_s", "achievable_tflops_s") for key in rates[0]
+    }
+    return {key: rate for key, rate in found.items() if rate is not None}
 
 
 # A trace records a little less than the vendor's label, firmware and ECC taken off (B300: 268.6 of "288" GiB).

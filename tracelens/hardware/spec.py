@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -40,19 +40,25 @@ FOLDER = Path(__file__).resolve().parent / "devices"
 DENSE_TOLERANCE = 0.03
 
 _CHIP_KEYS = {
-    "compute_units": "count",
-    "clock": "mhz",
-    "l2": "mib",
-    "lds": "kib_per_unit",
-    "mall": "mib",
-    "xcd": "count",
-    "power": "tdp_w",
-    "pcie": "gb_s",
-    "c2c": "gb_s",
-}
+    "compute_units": "count", "clock": "mhz", "l2": "mib", "lds": "kib_per_unit", "mall": "mib", "xcd": "count",
+    "power": "tdp_w", "pcie": "gb_s", "c2c": "gb_s",
+}  # fmt: skip
 _EFFICIENCIES = frozenset({"hbm", "hbm_calculon", "link", "nic"})
 _EP_KINDS = frozenset({"nvlink", "rdma", "rdma_legacy", "low_latency"})
 V = TypeVar("V")
+N = TypeVar("N", int, float)
+
+
+class _ChipFigure(Generic[N]):
+    """A figure of ``[chip]`` as a property; None where the file lacks it."""
+
+    def __init__(self, name: str, kind: type[N]) -> None:
+        self._name = name
+        self._kind: type[N] = kind
+
+    def __get__(self, device: HardwareSpec, owner: type[HardwareSpec]) -> N | None:
+        found = device.chip.get(self._name)
+        return None if found is None else self._kind(found.value)
 
 
 class HardwareSpec(Record, frozen=True, kw_only=True):
@@ -213,50 +219,21 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
             clock_scale=self.clock_scale * scale,
         )
 
-    @property
-    def compute_units(self) -> int | None:
-        """Streaming multiprocessors (NVIDIA) or compute units (AMD)."""
-        value = self._chip("compute_units")
-        return None if value is None else int(value)
-
-    @property
-    def clock_mhz(self) -> float | None:
-        """The clock the peak rates are quoted at."""
-        return self._chip("clock")
-
-    @property
-    def l2_mib(self) -> float | None:
-        return self._chip("l2")
-
-    @property
-    def lds_kib(self) -> float | None:
-        """LDS (AMD), or combined L1 and shared memory (NVIDIA), per compute unit."""
-        return self._chip("lds")
-
-    @property
-    def mall_mib(self) -> float | None:
-        """AMD's Infinity Cache."""
-        return self._chip("mall")
-
-    @property
-    def xcd(self) -> int | None:
-        """Compute dies that the device's units are spread over (AMD)."""
-        value = self._chip("xcd")
-        return None if value is None else int(value)
-
-    @property
-    def tdp_w(self) -> float | None:
-        return self._chip("power")
-
-    @property
-    def pcie_gb_s(self) -> float | None:
-        """One direction."""
-        return self._chip("pcie")
-
-    @property
-    def c2c_gb_s(self) -> float | None:
-        """To the CPU of the same package, one direction."""
-        return self._chip("c2c")
+    #: Streaming multiprocessors (NVIDIA) or compute units (AMD).
+    compute_units = _ChipFigure("compute_units", int)
+    #: The clock the peak rates are quoted at.
+    clock_mhz = _ChipFigure("clock", float)
+    l2_mib = _ChipFigure("l2", float)
+    #: LDS (AMD), or combined L1 and shared memory (NVIDIA), per compute unit.
+    lds_kib = _ChipFigure("lds", float)
+    #: AMD's Infinity Cache.
+    mall_mib = _ChipFigure("mall", float)
+    #: Compute dies that the device's units are spread over (AMD).
+    xcd = _ChipFigure("xcd", int)
+    tdp_w = _ChipFigure("power", float)
+    #: One direction, as that to the CPU of the same package.
+    pcie_gb_s = _ChipFigure("pcie", float)
+    c2c_gb_s = _ChipFigure("c2c", float)
 
     def figures(self) -> tuple[Figure, ...]:
         """Every figure of the device with its source, in the order of the file's sections."""
@@ -265,10 +242,6 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
     def doubtful(self) -> tuple[str, ...]:
         """Keys of the figures that sources disagree about."""
         return tuple(figure.key for figure in self._figures() if figure.doubtful)
-
-    def _chip(self, name: str) -> float | None:
-        found = self.chip.get(name)
-        return None if found is None else found.value
 
     def _figures(self) -> Iterator[Figure]:
         for rate in (*self.matrix.values(), *self.vector.values()):

@@ -343,8 +343,6 @@ def _known(value: float | None) -> Value:
 
 
 _MOST_COLUMNS, _MOST_BARS = 6, 16
-_COLOR = "4F81BD"
-_DRAWING = "http://schemas.openxmlformats.org/drawingml/2006"
 
 
 def charted_columns(columns: Sequence[TableColumn]) -> tuple[int, int] | None:
@@ -360,30 +358,8 @@ def share_chart(title: str, bars: tuple[int, int], rows: int, place: int, headin
     names, shares = (xlsx.column_letter(column) for column in bars)
     last = 1 + min(rows, _MOST_BARS)
     sheet = xlsx.escape_xml(xlsx.reference(title))
-    xml = (
-        f'<c:chartSpace xmlns:c="{_DRAWING}/chart" xmlns:a="{_DRAWING}/main" xmlns:r="{xlsx.RELATIONS}"><c:chart>'
-        f"{_title(heading)}"
-        '<c:plotArea><c:layout/><c:barChart><c:barDir val="bar"/><c:grouping val="clustered"/><c:ser>'
-        f'<c:idx val="0"/><c:order val="0"/><c:tx><c:strRef><c:f>{sheet}!${shares}$1</c:f></c:strRef></c:tx><c:spPr>'
-        f'<a:solidFill><a:srgbClr val="{_COLOR}"/></a:solidFill></c:spPr><c:invertIfNegative val="0"/>'
-        f"<c:cat><c:strRef><c:f>{sheet}!${names}$2:${names}${last}</c:f></c:strRef></c:cat>"
-        f"<c:val><c:numRef><c:f>{sheet}!${shares}$2:${shares}${last}</c:f></c:numRef></c:val></c:ser>"
-        '<c:gapWidth val="40"/><c:axId val="10"/><c:axId val="100"/></c:barChart>'
-        '<c:catAx><c:axId val="10"/><c:scaling><c:orientation val="maxMin"/></c:scaling><c:delete val="0"/>'
-        '<c:axPos val="l"/><c:majorTickMark val="none"/><c:minorTickMark val="none"/><c:crossAx val="100"/></c:catAx>'
-        '<c:valAx><c:axId val="100"/><c:scaling><c:orientation val="minMax"/><c:min val="0"/></c:scaling>'
-        f'<c:delete val="0"/><c:axPos val="b"/><c:majorGridlines/>{_title("%")}'
-        '<c:numFmt formatCode="0" sourceLinked="0"/><c:majorTickMark val="none"/><c:minorTickMark val="none"/>'
-        '<c:crossAx val="10"/></c:valAx></c:plotArea><c:plotVisOnly val="1"/></c:chart></c:chartSpace>'
-    )
+    xml = xlsx.part("chart", heading=xlsx.escape_xml(heading), sheet=sheet, names=names, shares=shares, last=last)
     return Chart(xml=xml, column=place, width_cm=18, height_cm=3 + 0.7 * (last - 1))
-
-
-def _title(text: str) -> str:
-    return (
-        "<c:title><c:tx><c:rich><a:bodyPr/><a:p><a:pPr><a:defRPr/></a:pPr><a:r>"
-        f'<a:t>{xlsx.escape_xml(text)}</a:t></a:r></a:p></c:rich></c:tx><c:overlay val="0"/></c:title>'
-    )
 
 
 #: Limits of the format.

@@ -742,10 +742,6 @@ def _as_written(value: Any) -> Any:
 
 
 _ARGUMENTS = {
-    "device": "device",
-    "stream": "stream",
-    "correlation": "correlation",
-    "external_id": "External id",
-    "sequence_number": "Sequence number",
-    "graph_node": "graph node id",
-}
+    "device": "device", "stream": "stream", "correlation": "correlation", "external_id": "External id",
+    "sequence_number": "Sequence number", "graph_node": "graph node id",
+}  # fmt: skip

@@ -100,36 +100,6 @@ class DType(enum.Enum):
         return _SPELLINGS.get(key)
 
 
-_SPELLINGS: dict[str, DType] = {d.label: d for d in DType} | {
-    "double": DType.FP64, "float64": DType.FP64,
-    "float": DType.FP32, "float32": DType.FP32,
-    "tfloat32": DType.TF32,
-    "half": DType.FP16, "float16": DType.FP16,
-    "bfloat16": DType.BF16,
-    "float8_e4m3fn": DType.FP8_E4M3FN, "fp8": DType.FP8_E4M3FN, "fp8_e4m3": DType.FP8_E4M3FN,
-    "float8": DType.FP8_E4M3FN,
-    "float8_e4m3fnuz": DType.FP8_E4M3FNUZ,
-    "float8_e5m2": DType.FP8_E5M2,
-    "float8_e5m2fnuz": DType.FP8_E5M2FNUZ,
-    "float8_e8m0fnu": DType.FP8_E8M0FNU,
-    "float4_e2m1fn_x2": DType.FP4_E2M1_X2,
-    "fp4": DType.FP4_E2M1, "float4_e2m1": DType.FP4_E2M1, "mxfp4": DType.FP4_E2M1,
-    "long int": DType.INT64, "long": DType.INT64, "long long": DType.INT64,
-    "int": DType.INT32, "unsigned int": DType.UINT32, "unsigned long": DType.UINT64,
-    "short": DType.INT16, "short int": DType.INT16, "unsigned short": DType.UINT16,
-    "signed char": DType.INT8, "char": DType.INT8,
-    "unsigned char": DType.UINT8, "byte": DType.UINT8,
-    "c10::complex<float>": DType.COMPLEX64, "complex<float>": DType.COMPLEX64,
-    "c10::complex<double>": DType.COMPLEX128, "complex<double>": DType.COMPLEX128,
-    # As XLA spells them.
-    "f64": DType.FP64, "f32": DType.FP32, "f16": DType.FP16, "pred": DType.BOOL, "c64": DType.COMPLEX64,
-    "c128": DType.COMPLEX128, "s64": DType.INT64, "s32": DType.INT32, "s16": DType.INT16, "s8": DType.INT8,
-    "s4": DType.INT4, "u64": DType.UINT64, "u32": DType.UINT32, "u16": DType.UINT16, "u8": DType.UINT8,
-    "u4": DType.INT4, "f8e4m3fn": DType.FP8_E4M3FN, "f8e4m3fnuz": DType.FP8_E4M3FNUZ, "f8e4m3": DType.FP8_E4M3FN,
-    "f8e5m2": DType.FP8_E5M2, "f8e5m2fnuz": DType.FP8_E5M2FNUZ, "f8e8m0fnu": DType.FP8_E8M0FNU,
-    "f4e2m1fn": DType.FP4_E2M1,
-}  # fmt: skip
-
 _TRACED: dict[DType, str] = {
     DType.FP64: "double", DType.FP32: "float", DType.TF32: "float",
     DType.FP16: "c10::Half", DType.BF16: "c10::BFloat16",
@@ -141,6 +111,22 @@ _TRACED: dict[DType, str] = {
     DType.INT8: "signed char", DType.UINT8: "unsigned char",
     DType.UINT16: "unsigned short", DType.UINT32: "unsigned int", DType.UINT64: "unsigned long",
     DType.COMPLEX64: "c10::complex<float>", DType.COMPLEX128: "c10::complex<double>",
+}  # fmt: skip
+#: As traces spell them, labels, and others; ``float`` is FP32, also where a kernel computes in TF32.
+_SPELLINGS: dict[str, DType] = {
+    **{text.lower().removeprefix("c10::"): dtype for dtype, text in _TRACED.items()},
+    **{dtype.label: dtype for dtype in DType},
+    "float64": DType.FP64, "float": DType.FP32, "float32": DType.FP32, "tfloat32": DType.TF32, "float16": DType.FP16,
+    "fp8": DType.FP8_E4M3FN, "fp8_e4m3": DType.FP8_E4M3FN, "float8": DType.FP8_E4M3FN,
+    "fp4": DType.FP4_E2M1, "float4_e2m1": DType.FP4_E2M1, "mxfp4": DType.FP4_E2M1,
+    "long": DType.INT64, "long long": DType.INT64, "short": DType.INT16, "char": DType.INT8, "byte": DType.UINT8,
+    # As XLA spells them.
+    "f64": DType.FP64, "f32": DType.FP32, "f16": DType.FP16, "pred": DType.BOOL, "c64": DType.COMPLEX64,
+    "c128": DType.COMPLEX128, "s64": DType.INT64, "s32": DType.INT32, "s16": DType.INT16, "s8": DType.INT8,
+    "s4": DType.INT4, "u64": DType.UINT64, "u32": DType.UINT32, "u16": DType.UINT16, "u8": DType.UINT8,
+    "u4": DType.INT4, "f8e4m3fn": DType.FP8_E4M3FN, "f8e4m3fnuz": DType.FP8_E4M3FNUZ, "f8e4m3": DType.FP8_E4M3FN,
+    "f8e5m2": DType.FP8_E5M2, "f8e5m2fnuz": DType.FP8_E5M2FNUZ, "f8e8m0fnu": DType.FP8_E8M0FNU,
+    "f4e2m1fn": DType.FP4_E2M1,
 }  # fmt: skip
 
 

@@ -439,15 +439,9 @@ class Names:
         return self._words.published(name)
 
     _rules: Mapping[Kind, Callable[[Names, str], str]] = {
-        Kind.RUNTIME: _call,
-        Kind.DRIVER: _call,
-        Kind.KERNEL: _kernel,
-        Kind.MEMCPY: _copy,
-        Kind.MEMSET: _copy,
-        Kind.USER_ANNOTATION: _range,
-        Kind.GPU_USER_ANNOTATION: _range,
-        Kind.PYTHON_FUNCTION: _frame,
-    }
+        Kind.RUNTIME: _call, Kind.DRIVER: _call, Kind.KERNEL: _kernel, Kind.MEMCPY: _copy, Kind.MEMSET: _copy,
+        Kind.USER_ANNOTATION: _range, Kind.GPU_USER_ANNOTATION: _range, Kind.PYTHON_FUNCTION: _frame,
+    }  # fmt: skip
 
 
 #: Arguments that are not numbers, and what of their values stays.

@@ -143,32 +143,27 @@ SIGNATURE_FIELDS = (
 )  # fmt: skip
 
 
-class Event(Struct, gc=False):
+class _EventFields(Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = ""
+    tid: int | str = ""
+    dur: float = 0.0
+    id: int | str | None = None
+    args: Args | None = None
+
+
+class Event(_EventFields, gc=False):
     """One event; ``ts`` and ``dur`` in µs. An element of the list that is no event has the phase ``""``."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = ""
-    tid: int | str = ""
     ts: float = math.nan
-    dur: float = 0.0
-    id: int | str | None = None
-    args: Args | None = None
 
 
-class TextTimedEvent(Struct, gc=False):
+class TextTimedEvent(_EventFields, gc=False):
     """As ``Event``, with ``ts`` as the digits recorded: a float holds too few of them from 2**43 µs on."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = ""
-    tid: int | str = ""
     ts: Raw = ABSENT
-    dur: float = 0.0
-    id: int | str | None = None
-    args: Args | None = None
 
 
 AnyEvent: TypeAlias = Event | TextTimedEvent
@@ -335,15 +330,9 @@ _NO_ARGS = Args()
 _signature_parts = operator.attrgetter(*SIGNATURE_FIELDS)
 _shapes = operator.attrgetter("dims", "types", "scalars")
 _attributes = operator.attrgetter(
-    "collective",
-    "kernel_backend",
-    "in_elements",
-    "group_size",
-    "group_name",
-    "kernel_num_gb",
-    "kernel_flop",
+    "collective", "kernel_backend", "in_elements", "group_size", "group_name", "kernel_num_gb", "kernel_flop",
     "old_dims",
-)
+)  # fmt: skip
 _traffic = operator.attrgetter("dram_read", "dram_written", "dram_moved", "tensor_percent", "sm_percent")
 #: Arguments that may be the text of a pointer.
 _PLACES = ("stream", "device", "device_type", "device_id")
