@@ -55,7 +55,7 @@ def test_a_device_without_a_standard_node_has_no_topology_and_no_answer():
     assert system.topology is None
     assert system.note == "no cluster given, and l40s has no standard node: no topology"
     assert Collectives().estimate(all_reduce(10**9, 8), system) is None
-    with pytest.raises(UsageError, match="l40s has no interconnect; pass --cluster"):
+    with pytest.raises(UsageError, match="nothing says how several l40s are joined: name a cluster"):
         message_us(MessageColumns(word=["all_reduce"], nbytes=np.array([1e9]), group=[Group(ranks=8)]), system)
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tracelens.cli import models_and_devices
+from tracelens.cli import main, models_and_devices
 from tracelens.errors import InputError, UsageError
 from tracelens.predict.estimation.model_summary import model_summary
 from tracelens.predict.workload import ModelConfig
@@ -84,3 +84,16 @@ def test_an_unknown_element_type_leaves_bytes_unknown(tmp_path):
     path.write_text(json.dumps({key: value for key, value in LLAMA.items() if key != "torch_dtype"}))
     summary = model_summary(ModelConfig.load(path))
     assert (summary.dtype, summary.weight_bytes, summary.cache_bytes_per_token) == (None, None, None)
+
+
+def test_a_name_alone_is_shown(capsys):
+    pages = []
+    for words in (
+        ["models", "llama3.1-8b"],
+        ["models", "show", "llama3.1-8b"],
+        ["devices", "t4"],
+        ["devices", "show", "t4"],
+    ):
+        assert main(words) == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1] != pages[2] == pages[3]

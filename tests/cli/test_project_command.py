@@ -127,7 +127,7 @@ def test_micro_batch_and_recomputation_are_kept(tmp_path: Path, capsys: pytest.C
     page, table = tmp_path / "step.html", tmp_path / "step.json"
     assert project("--micro-batch", 2, "--recompute", "full", "--lora", 16, "-o", table) == 0
     out = capsys.readouterr().out
-    assert "micro-batches of 2 x 4096 tokens" in out
+    assert "micro-batch of 2 x 4,096 tokens" in out
     assert "recompute full" in out
     assert "The global batch is 16 sequences. The search does not know --lora." in out
     assert json.loads(table.read_text())["summary"]["split"].endswith("micro-batch 2, recompute full")
@@ -141,7 +141,7 @@ def test_micro_batch_and_recomputation_are_kept(tmp_path: Path, capsys: pytest.C
 def test_where_no_split_fits_the_step_without_one_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["project", "--model", "llama3.1-70b", "--cluster", "dgx-h100", "--gpus", "8"]) == 3
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first == "No degree was given, and no split fits; the step without any is"
+    assert first == "No degree was given, and no split fits: this is the step without any"
     assert second.startswith("does not fit: stage 0 needs")
 
 

@@ -17,6 +17,7 @@ from tracelens.backends.base import System
 from tracelens.backends.roofline_and_tile import works
 from tracelens.cli import main
 from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import kernel_power, power_constants
 from tracelens.laboratory.training_rows import project_row
 from tracelens.perf_models import WorkColumns
@@ -28,6 +29,7 @@ from tracelens.predict.projection.step import Projection, energy_of, levers, pro
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import GroupPlacement, ParallelConfig
 from tracelens.report.projection_report import energy_of_step
+from tracelens.types.dtypes import DType
 
 LLAMA = ModelConfig.load("llama3.1-8b")
 NODE = ParallelConfig(tp=2, sequence_parallel=True, pp=2, dp=4, micro_batches=8)
@@ -496,3 +498,33 @@ def test_a_step_under_a_power_limit_draws_no_more_and_is_no_faster(watts: float)
     assert 128 <= held.energy.power_w <= watts
     assert held.energy.step_j <= full.energy.step_j * (1 + 1e-9)
     assert held.projection.step_us >= full.projection.step_us
+
+
+@pytest.mark.parametrize("name", HardwareSpec.names())
+def test_a_step_on_one_device_needs_no_links_and_has_an_interval_only_where_products_were_measured(name: str) -> None:
+    """Or a refusal in one plain sentence. At rates alone, nothing says how much longer a real step takes."""
+    device, asked = HardwareSpec.load(name), {"gpus": 1, "tp": 1, "recompute": "full"}
+    if device.rate("matrix", DType.BF16) is None or not (device.hbm and device.hbm.peak_tb_s):
+        with pytest.raises(UsageError, match=rf"^({name} has no|no backend can estimate \w+ on) [^=(]{{1,90}}$"):
+            tl.project("llama3.2-1b", name, **asked)
+        return
+    found = tl.project("llama3.2-1b", name, **asked)
+    is_measured = device.calibration("gemm", "bf16") is not None
+    assert (found.expected is not None) == is_measured
+    assert any(note.startswith("no measured GEMM times of") for note in found.projection.notes) != is_measured
+
+
+def test_devices_without_a_known_cluster_are_joined_by_their_link_or_pcie_or_refused() -> None:
+    """A cluster of them was asked for although ``--cluster`` was given."""
+    found = tl.project("llama3.2-1b", "rtx-4090", gpus=2, tp=2)
+    assert found.projection.notes[0] == "no cluster of rtx-4090 is known: nodes of 8 by PCIe at 32 GB/s, else dgx-a100"
+    with pytest.raises(UsageError, match="nothing says how several tpu-v5e are joined: name a cluster of it"):
+        tl.project("llama3.2-1b", "tpu-v5e", gpus=2, tp=2)
+
+
+def test_a_precision_that_a_device_lacks_is_refused_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["project", "--model", "llama3.1-8b", "--cluster", "dgx-a100", "--gpus", "8", "--precision", "fp8"]) == 2
+    )
+    said = "no backend can estimate GEMM in fp8 on a100-sxm-80gb: choose another --precision"
+    assert said in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from functools import cache
 
 import pytest
@@ -144,3 +146,14 @@ def test_the_number_of_requests_given_is_kept():
     assert {len(point.result.outcome.requests) for point in curve.points} == {20}
     assert curve.points[-1].concurrency == 5
     assert dataclasses.asdict(curve.objectives)["ttft_ms"] == 450
+
+
+def test_what_is_expected_of_a_load_is_of_its_settled_requests():
+    """Its center is the median that the curve prints, and whatever keeps the SLO does so with shorter times."""
+    found = load_curve(MODEL, DEVICE, ServingConfig(), takes_tp=True, levels=(112,))
+    low, high = (
+        float(text) for text in re.search(r"TTFT p50 is expected within (\S+) to (\S+) ms", str(found.notes)).groups()
+    )
+    assert math.sqrt(low * high) == pytest.approx(found.points[0].figures["ttft_p50_ms"], rel=0.01)
+    assert found.points[0].figures["good_share"] >= 0.99
+    assert "100 % at the lower" in str(found.notes)

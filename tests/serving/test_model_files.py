@@ -73,3 +73,16 @@ def test_sequences_beyond_a_learned_table_of_positions_are_said() -> None:
     assert any("beyond" in note for note in tl.project("gpt2", "h100", gpus=8).projection.notes)
     assert not any("beyond" in note for note in tl.project("gpt2", "h100", gpus=8, sequence=1024).projection.notes)
     assert ModelConfig.load("llama3.2-1b").too_long(10**6) is None
+
+
+def test_weights_are_of_the_type_that_a_checkpoint_s_name_says():
+    """AWQ has four bits; an option comes first."""
+    asked = {"concurrency": 1, "requests": 2}
+    named, given, plain = (
+        tl.serve(name, "h100-sxm", **asked, **weights)
+        for name, weights in (("Qwen/Qwen3-8B-AWQ", {}), ("qwen3-8b", {"weights": "int4"}), ("qwen3-8b", {}))
+    )
+    assert named.summary["tpot_p50_ms"] == given.summary["tpot_p50_ms"] < 0.6 * plain.summary["tpot_p50_ms"]
+    assert "weights in int4, as the name Qwen/Qwen3-8B-AWQ says; --weights sets another type" in named.notes
+    kept = tl.serve("Qwen/Qwen3-8B-AWQ", "h100-sxm", weights="bf16", **asked)
+    assert kept.summary["tpot_p50_ms"] == plain.summary["tpot_p50_ms"]

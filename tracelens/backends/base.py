@@ -99,6 +99,15 @@ class System(Record, frozen=True, kw_only=True):
         note = f"no cluster of {device.name} is known: nodes of {common.ranks_per_node} by {named}, else {common.name}"
         return dataclasses.replace(self.of_cluster(common, joined), device=device, cluster=None, note=note)
 
+    def joined(self) -> Topology:
+        """How devices are joined. UsageError for a device alone."""
+        if self.topology is None:
+            raise UsageError(
+                f"nothing says how several {self.device.name} are joined: name a cluster of it, or its file "
+                "(docs/devices.md)"
+            )
+        return self.topology
+
     @property
     def host_w(self) -> float | None:
         """What a device's share of its node's CPUs, NICs and fans draws; None where unknown."""

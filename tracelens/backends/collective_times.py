@@ -62,6 +62,8 @@ class Collectives(Backend):
         """Time of every row, in microseconds; NaN where there is no answer."""
         time_us, peak_us = (np.full(len(columns), np.nan) for _ in range(2))
         if system.topology is None:
+            alone = [(said := _message(model)) is not None and said[2].ranks == 1 for model in columns.models]
+            time_us[alone] = peak_us[alone] = 0.0
             return self._table(time_us, peak_us)
         messages: dict[tuple[str, Group], list[tuple[int, float]]] = defaultdict(list)
         for index, model in enumerate(columns.models):
@@ -93,7 +95,7 @@ def message_us(columns: MessageColumns, system: System, algorithm: str | None = 
 
     ``algorithm`` (``"tree"``) leaves no choice. UsageError for a system without a topology.
     """
-    topology = _topology(system)
+    topology = system.joined()
     rows: dict[tuple[str, Group], list[int]] = defaultdict(list)
     for index, key in enumerate(zip(columns.word, columns.group, strict=True)):
         rows[key].append(index)
@@ -120,12 +122,6 @@ def notification_us(exchanges: Exchanges, system: System, links: Fabric | None =
     return np.atleast_1d(np.asarray(notify_us(exchanges, links or fabric(system)), dtype=np.float64))
 
 
-def _topology(system: System) -> Topology:
-    if system.topology is None:
-        raise UsageError(f"{system.device.name} has no interconnect; pass --cluster")
-    return system.topology
-
-
 def exchange_links(system: System, ranks: float) -> Fabric:
     """The links of a group of ``ranks``, and whose kernels were measured there; a group within a node is one node.
 
@@ -145,7 +141,7 @@ def fabric(system: System, library: str = DEEPEP) -> Fabric:
 
     Where nobody published a device's count of units (GB300), that of the device which it is like counts.
     """
-    topology, rates = _topology(system), KernelRates.of(system.device)
+    topology, rates = system.joined(), KernelRates.of(system.device)
     if not _names(system, library) or rates is None or topology.ranks_per_node is None:
         raise UsageError(f"no DeepEP measurement applies to {system.cluster.name if system.cluster else 'this system'}")
     node, network = topology.tiers[:2]

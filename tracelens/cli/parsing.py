@@ -137,6 +137,13 @@ _TITLES = {"positional arguments": "arguments"}
 _WIDEST, _HELP_AT = 100, 30
 
 
+#: Options of other verbs, the one that stands for them here, and what to say.
+_INSTEAD = (
+    ("--device", "--cluster", "--cluster takes a device, too, in its standard node"),
+    ("--precision", "--dtype", "--dtype sets the element type"),
+)
+
+
 class Parser(argparse.ArgumentParser):
     """``--help`` shows what ``COMMON`` names, else all; ``--help-all`` all, in groups."""
 
@@ -147,9 +154,12 @@ class Parser(argparse.ArgumentParser):
         self.every.add_argument("--help-all", action=_HelpAll, help="show every option, in groups with defaults")
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Refuses an unknown option before argparse asks for one that is missing."""
+        """Refuses an unknown option before argparse asks for a missing one; ``models NAME`` is ``models show NAME``."""
         if self._subparsers is None:
             self._refuse_unknown(args or ())
+        elif args and not args[0].startswith("-"):
+            commands = self._subparsers._group_actions[0].choices or ()
+            args = ["show", *args] if "show" in commands and args[0] not in commands else args
         return super().parse_known_args(args, namespace)
 
     def _refuse_unknown(self, words: Iterable[str]) -> None:
@@ -160,8 +170,8 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
                 shown = [each for action in self._actions if not _is_hidden(action) for each in action.option_strings]
                 listed = f"{self.prog} --help-all lists the options"
-                if name == "--device" and "--cluster" in shown:
-                    listed = "--cluster takes a device, too, in its standard node"
+                for other, instead, hint in _INSTEAD:
+                    listed = hint if name == other and instead in shown else listed
                 raise UsageError.unknown(f"option of {self.prog}", name, shown, listed=listed)
 
     def error(self, message: str) -> NoReturn:

@@ -118,7 +118,7 @@ def _run_one(args: argparse.Namespace) -> int:
     elif args.output:
         write_frame(args.output, found.ops(found.run.busiest), {})
     if found.split is None and not _is_split(args):
-        say("No degree was given, and no split fits; the step without any is")
+        say("No degree was given, and no split fits: this is the step without any")
     say_lines(step_text(found))
     if found.split is not None:
         given = option_fields.given_options(args, configure)
@@ -152,7 +152,7 @@ def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
         return None
     given = option_fields.given_options(args, configure) | set(getattr(args, "swept", ()))
     ModelConfig.load(args.model)  # an unknown name is said before what else is missing
-    ranks = ranks_of(System.load(args.cluster), args.cluster, asked.nodes, asked.gpus)
+    ranks = ranks_of(System.load(args.cluster).in_a_node(), args.cluster, asked.nodes, asked.gpus)
     return best_split(args.model, args.cluster, asked, ranks=ranks, given=given)
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.files.say import aligned, terminal_width
 from tracelens.hardware.power import Facility
-from tracelens.predict.projection.frameworks import POOLED
+from tracelens.predict.projection.frameworks import POOLED, unmeasured
 from tracelens.predict.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from tracelens.report import charts
 from tracelens.report.charts import bars, legend, stacked_bars
 from tracelens.report.document import Document, picture, section, table
 from tracelens.report.markup import Markup, round_ticks, tag
-from tracelens.types.units import BYTES_PER_GB, US_PER_MS, shown_change, shown_percent
+from tracelens.types.units import BYTES_PER_GB, US_PER_MS, counted, shown_change, shown_figure, shown_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,13 +49,13 @@ def step_text(result: Result) -> str:
     lines = [] if result.split is None else [result.split.sentence]
     lines += [f"does not fit: {found.infeasible}"] if found.infeasible else []
     lines += [
-        f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:.3f} s per step",
+        f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:,.3f} s per step",
         (
             f"  tp {p.tp} pp {p.pp} vpp {p.vpp} cp {p.cp} dp {p.dp} ep {p.ep} etp {p.etp}, ZeRO {p.zero}, "
-            f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence} tokens, {p.precision}"
+            f"{_batches(p.micro_batches)} of {p.micro_batch} x {found.sequence:,} tokens, {p.precision}"
             f"{_kept_narrow(p)}, recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
-        f"  {found.tokens_per_s_per_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
+        f"  {found.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, {found.tflops_gpu:,.0f} TFLOPS/GPU{mfu}",
         *(f"  {line}" for line in expected_of_step(result)),
         *(f"  {line}" for line in energy_of_step(result)),
         f"  cost models: {backends}",
@@ -80,12 +80,16 @@ def step_text(result: Result) -> str:
     return "\n".join(lines)
 
 
+def _batches(count: int) -> str:
+    return counted(count, "micro-batch", "micro-batches")
+
+
 def _levers(result: Result) -> list[str]:
     fits = result.projection.infeasible is None
     found = [f"  {lever.change:52} {shown_change(-lever.gain)}" for lever in result.levers]
     if fits:
         return ["largest levers, each alone", *(found or ["  no change that was tried helps"])]
-    none = "  no combination of up to three changes fits; tracelens search finds the splits that do"
+    none = "  no combination of up to three changes fits; tracelens search tries every split"
     return ["changes that make it fit, and the step time they cost", *(found or [none])]
 
 
@@ -99,7 +103,7 @@ def energy_of_step(result: Result) -> list[str]:
         if found.energies_of == result.projection.system.device.label
         else f", energies measured on {found.energies_of}"
     )
-    joules = f"{found.step_j / 1e3:,.4g} kJ per step, {found.token_j:,.3g} J per token"
+    joules = f"{shown_figure(found.step_j / 1e3, 4)} kJ per step, {found.token_j:,.3g} J per token"
     drawn = f"{found.power_w:.0f} W per GPU, {joules} (without hosts and fans{whose})"
     ranks = result.projection.parallel.ranks
     return [drawn, *([] if around is None else [around.words(ranks, "token")])]
@@ -111,7 +115,7 @@ def expected_of_step(result: Result) -> list[str]:
     if expected is None or framework is None:
         return []
     step_s = result.projection.step_us / 1e6
-    half, most = (f"{low * step_s:.3f} to {high * step_s:.3f} s" for low, high in (expected.half, expected.most))
+    half, most = (f"{low * step_s:,.3f} to {high * step_s:,.3f} s" for low, high in (expected.half, expected.most))
     median, p90 = 100 * expected.median, 100 * expected.p90
     whose = f"{framework.name} constants, {expected.left_out} left out"
     said = f"expected error {median:.0f} %, 9 of 10 below {p90:.0f} % ({whose})"
@@ -178,7 +182,8 @@ def search_text(found: Answer, *, pareto: bool = False, explain: int | None = No
         lines.append(_table(found, found.best))
     absent = [n for n in sorted(set(found.request.gpus)) if n not in set(found.fits["n_gpus"])]
     if absent:
-        lines.append(f"no feasible configuration on {', '.join(map(str, absent))} devices{_too_few(found, absent)}")
+        on = f"{', '.join(map(str, absent))} device{'s' * (absent != [1])}"
+        lines.append(f"no feasible configuration on {on}{_too_few(found, absent)}")
     if pareto and len(found.fits):
         of = "time, devices and memory" if found.found[0].step_j is None else "time and energy"
         lines += ["", f"Pareto front of {of}", _table(found, found.front())]
@@ -211,7 +216,7 @@ def _notes(found: Answer) -> list[str]:
     rules = found.rule_sets[0]
     if not isinstance(rules, CorrectedRules):
         return []
-    lines = [f"note: {text}" for text in (rules.system.note, *rules.model.notes) if text]
+    lines = [f"note: {text}" for text in (rules.system.note, unmeasured(rules.system), *rules.model.notes) if text]
     if len(found.fits) and found.best["mem"].iloc[0] > _NEARLY_ALL * rules.capacity_gb:
         lines.append("note: this leaves little memory for fragmentation; without --memory-headroom 6 % stay free")
     if not rules.model.vocab:
@@ -238,7 +243,7 @@ def _winner(found: Answer) -> list[str]:
     mfu = "" if again is None or again.mfu is None else f", MFU {shown_percent(again.mfu * again.step_us / 1e6 / t)}"
     rate = f"{tokens_per_s(found, best):,.0f} tokens/s/GPU{mfu}, {best['mem']:.1f} of {capacity:.1f} GB"
     lines = [
-        f"{_BEST[found.request.objective]}: {t:.3f} s per step on {best['n_gpus']} GPUs, {rate}",
+        f"{_BEST[found.request.objective]}: {t:,.3f} s per step on {counted(best['n_gpus'], 'GPU')}, {rate}",
         f"  {_configuration(best, found.request.global_batch)}",
     ]
     lines += [f"  {line}" for line in expected_of_best(found, t)]
@@ -306,7 +311,7 @@ def _configuration(row: pd.Series, global_batch: int) -> str:
     count = global_batch // (int(row["dp"]) * int(row["mbs"]))
     words = [degrees, *([f"SUMMA {shown['SUMMA']}"] if shown["SUMMA"] else [])]
     words += [f"ZeRO {shown['ZeRO']}"] if "ZeRO" in shown else []
-    words.append(f"{count} micro-batches of {row['mbs']}")
+    words.append(f"{_batches(count)} of {row['mbs']}")
     words += [shown["precision"]] if "precision" in shown else []
     words += [f"recompute {shown['recompute']}"] if "recompute" in shown else []
     return ", ".join(words + ([f"in a node: {shown['in a node']}"] if shown["in a node"] else []))
@@ -554,7 +559,7 @@ def _facts(found: Projection) -> Iterator[str]:
     p = found.parallel
     yield f"{p.ranks} x {found.system.device.label}"
     yield from (f"{name} {value}" for name in ("tp", "pp", "cp", "dp", "ep") if (value := getattr(p, name)) > 1)
-    yield f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence:,} tokens"
+    yield f"{_batches(p.micro_batches)} of {p.micro_batch} x {found.sequence:,} tokens"
     yield p.precision
 
 
@@ -582,7 +587,7 @@ def search_page(found: Answer) -> bytes:
     fastest = fits.sort_values("t").iloc[0]
     speed = tokens_per_s(found, fastest)
     tiles = [
-        ("Fastest step", f"{fastest['t']:,.4g} s", f"on {fastest['n_gpus']:,} GPUs"),
+        ("Fastest step", f"{fastest['t']:,.4g} s", f"on {counted(fastest['n_gpus'], 'GPU')}"),
         ("Throughput", f"{speed:,.0f} tokens/s", "per GPU"),
         ("10¹² tokens", f"{charts.days_of(speed * int(fastest['n_gpus'])):,.3g} days", "of training"),
         ("Memory", f"{fastest['mem']:,.1f} GB", f"of {rules.capacity_gb:,.1f} GB per GPU"),

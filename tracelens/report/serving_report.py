@@ -16,7 +16,7 @@ from tracelens.report.charts import bars, line_chart, stacked_bars
 from tracelens.report.document import Document, section, table
 from tracelens.report.export import frame_json, write_frame
 from tracelens.report.markup import Markup, tag
-from tracelens.types.units import MS_PER_S, shown_figure, shown_share
+from tracelens.types.units import MS_PER_S, counted, shown_figure, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -297,8 +297,8 @@ def _planned_facts(found: DeploymentPlan) -> Iterator[str]:
     load = "every load" if asked.concurrency is None else f"{asked.concurrency:,} requests at once"
     load = load if asked.rate is None else f"{asked.rate:g} requests/s"
     yield (
-        f"{found.looked:,} deployments estimated in closed form under {load}, of {asked.input_tokens} prompt and "
-        f"{asked.output_tokens} output tokens; those below are simulated"
+        f"{counted(found.looked, 'deployment')} estimated in closed form under {load}, of {asked.input_tokens} "
+        f"prompt and {asked.output_tokens} output tokens; those below are simulated"
         + (f"; splits refused: {refused}" * bool(refused))
     )
 
@@ -316,7 +316,7 @@ def _planned_title(found: DeploymentPlan) -> str:
     row = best.row
     return (
         f"{name}: {_number(row['output_tokens_per_s_per_gpu'])} tokens/s per GPU at "
-        f"{_number(row['tokens_per_s_per_user'])} tokens/s per user on {row['devices']} GPUs: {best.words}"
+        f"{_number(row['tokens_per_s_per_user'])} tokens/s per user on {counted(row['devices'], 'GPU')}: {best.words}"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import MessageColumns, message_us
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import InputError
 from tracelens.files.data_table import TIME, faults, measured_rows, numbers, texts
 from tracelens.predict.calibration.device import Floats, Mask, mean_error, quoted, replaced_tables, rounded
 from tracelens.predict.calibration.fitting import Bounds, Fit, fitted, logarithmic
@@ -59,17 +59,15 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
             f"{name}: a table of collectives needs the columns {', '.join(NEEDED)} and a time ({', '.join(TIMES)}); "
             f"it has {', '.join(map(str, table))}"
         )
-    if system.topology is None:
-        raise UsageError(f"{system.device.name} has no interconnect; pass --cluster")
     kinds = {each: SIZES[each] for each in NEEDED[1:]} | {column: TIME}
     measured = measured_rows(table, column, faults(table, kinds, name), name)
     table = table.assign(**{each: numbers(table, each, kind) for each, kind in kinds.items()})[measured]
     time = table[column].to_numpy(np.float64) * TIMES[column]
     words = [plain_word(op) for op in texts(table, "op")]
     columns = MessageColumns(
-        word=words, nbytes=table["size"].to_numpy(np.float64), group=collective_groups(table, system.topology)
+        word=words, nbytes=table["size"].to_numpy(np.float64), group=collective_groups(table, system.joined())
     )
-    own, everything = system.topology, np.ones(len(table), bool)
+    own, everything = system.joined(), np.ones(len(table), bool)
     estimated = _estimate(columns, system, own, everything)
     known = np.isfinite(estimated)
     if not known.any():

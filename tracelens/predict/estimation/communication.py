@@ -79,7 +79,7 @@ def collective_answer(
     factor = bus_factor(word, group.ranks) or 0.0
     return CommunicationEstimate(
         system=system_name(system), operation=word, time_us=float(time), by=by, note=system.note,
-        peak_us=float(bound_us(word, nbytes, group, _topology(system))[0]),
+        peak_us=float(bound_us(word, nbytes, group, system.joined())[0]),
         gb_s=nbytes * factor / time / GB_PER_S_IN_BYTES_PER_US if time else 0.0,
         error_percent=None if system.cluster is None else system.cluster.error_percent,
     )  # fmt: skip
@@ -146,7 +146,7 @@ def estimate_collectives(
     found = table.assign(time_us=np.nan, algorithm="", bound="", backend="", reason="")
 
     def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
-        words, groups = [plain_word(op) for op in texts(rows, "op")], collective_groups(rows, _topology(system))
+        words, groups = [plain_word(op) for op in texts(rows, "op")], collective_groups(rows, system.joined())
         columns = MessageColumns(word=words, nbytes=rows["size"].to_numpy(np.float64), group=groups)
         time, names = message_us(columns, system, algorithm)
         known = ~np.isnan(time)
@@ -249,12 +249,6 @@ def _system_names(table: pd.DataFrame, cluster: str | None, device: str | None) 
             System.load(option)
             return [option] * len(table)
     raise UsageError("the table has no column 'cluster' or 'device': name one with --cluster or --device")
-
-
-def _topology(system: System) -> Topology:
-    if system.topology is None:
-        raise UsageError(f"{system.device.name} has no interconnect; pass --cluster")
-    return system.topology
 
 
 def collective_groups(rows: pd.DataFrame, topology: Topology) -> list[Group]:

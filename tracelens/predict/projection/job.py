@@ -14,7 +14,7 @@ from tracelens.backends.base import Backend, System
 from tracelens.errors import UsageError
 from tracelens.perf_models import Collective, PerfModel
 from tracelens.predict.network.algorithms import collective_us
-from tracelens.predict.network.topology import Group, Topology
+from tracelens.predict.network.topology import Group
 from tracelens.predict.projection import pipeline, schedules
 from tracelens.predict.projection.chunk_timing import (
     Block,
@@ -231,8 +231,7 @@ class Job:
 
     @functools.cached_property
     def _prices(self) -> tuple[dict[PerfModel, float], Counter[str]]:
-        ops = (op for layers in self.built.values() for layer in layers for op in layer.ops)
-        return self.costs.priced({op.model: op.name for op in ops})
+        return self.costs.priced(op.model for layers in self.built.values() for layer in layers for op in layer.ops)
 
     @property
     def answered_by(self) -> dict[str, int]:
@@ -410,7 +409,7 @@ class Job:
                     stride=group.stride,
                     dtype=DType.BF16 if width == DType.BF16.width_bytes else DType.FP32,
                 )
-                time_us = float(collective_us(kind, width * count, group, self.topology(group.ranks))[0][0])
+                time_us = float(collective_us(kind, width * count, group, self.system.joined())[0][0])
                 made.append((model, _whole_ns(time_us)))
         return made
 
@@ -429,12 +428,6 @@ class Job:
             return ((dense + expert) / p.shard_group.ranks, p.replica_group), (0.0, p.replica_group)
         return (dense, _copied(p.dp_group, copies)), (expert, _copied(p.expert_dp_group, copies))
 
-    def topology(self, ranks: int) -> Topology:
-        """UsageError for a system without links."""
-        if self.system.topology is None:
-            raise UsageError(f"{self.system.device.name} has no interconnect for {ranks} ranks; pass --cluster")
-        return self.system.topology
-
     @functools.cached_property
     def hops_us(self) -> list[float]:
         """Activations, or their gradients, to the next pipeline rank."""
@@ -442,7 +435,7 @@ class Job:
         if p.pp == 1:
             return [0.0]
         nbytes = p.width.width_bytes * p.micro_batch * self.sequence * self.model.hidden / (p.cp * p.row_share)
-        return [_whole_ns(hop) for hop in hops_us(nbytes, p.pp_group, self.topology(p.pp))]
+        return [_whole_ns(hop) for hop in hops_us(nbytes, p.pp_group, self.system.joined())]
 
     def _plan(self) -> schedules.Plan:
         parallel = self.parallel
@@ -536,7 +529,7 @@ class Job:
         )
         copies = len(self.routes) if self.parallel.zero else 1
         ops = rank_ops.optimizer(state.optimizer / self.parallel.optimizer_bytes / copies, self.parallel)
-        priced, _ = self.costs.priced({op.model: op.name for op in ops})
+        priced, _ = self.costs.priced(op.model for op in ops)
         return [(op, _whole_ns(priced[op.model] * self._constants.of(op) * self._factor(rank))) for op in ops]
 
     def memory(self, ran: pipeline.Pipeline, rank: int) -> memory.StageMemory:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from tracelens.backends.chain import chain
 from tracelens.backends.roofline_and_tile import Tile
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, WorkColumns
+from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM, PerfModel, WorkColumns
 from tracelens.predict.workload import rank_ops
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import Attention, Graphs, ParallelConfig
@@ -182,15 +182,19 @@ def sustained_us(found: EstimateTable, models: Sequence[PerfModel], system: Syst
     return times
 
 
-def priced(
-    names: Mapping[PerfModel, str], backend: Backend, system: System
-) -> tuple[dict[PerfModel, float], EstimateTable]:
+def priced(ops: Iterable[PerfModel], backend: Backend, system: System) -> tuple[dict[PerfModel, float], EstimateTable]:
     """Microseconds of each operation of one step, and what the backend said. UsageError for one that none prices."""
-    models = list(names)
+    models = list(dict.fromkeys(ops))
     found = backend.estimate_many(WorkColumns.of(models), system)
     unknown = np.flatnonzero(np.isnan(found.time_us))
     if len(unknown):
-        raise UsageError(f"{names[models[unknown[0]]]}: no backend can estimate it on {system.device.name}")
+        model = models[unknown[0]]
+        if isinstance(model, Collective | EPComm):
+            system.joined()
+        dtype = model.compute_dtype
+        what = type(model).__name__ if dtype is None else f"{type(model).__name__} in {dtype.rate}"
+        why = "its file lacks the memory's rate" if dtype is None else "choose another --precision"
+        raise UsageError(f"no backend can estimate {what} on {system.device.name}: {why}")
     return dict(zip(models, sustained_us(found, models, system).tolist(), strict=True)), found
 
 
@@ -320,12 +324,11 @@ class LayerCosts(Record, frozen=True, kw_only=True, eq=False):
             layer = rank_ops.separate(layer, self.model, parallel)
         return rank_ops.copied(layer, parallel) if self.software.copied else layer
 
-    def priced(self, names: Mapping[PerfModel, str]) -> tuple[dict[PerfModel, float], Counter[str]]:
-        """Microseconds of each operation, all of one step, and how many each backend priced.
-
-        UsageError, by the operation's name, for one that no backend prices.
+    def priced(self, ops: Iterable[PerfModel]) -> tuple[dict[PerfModel, float], Counter[str]]:
+        """Microseconds of each distinct operation, all of one step, and how many each backend priced. UsageError for
+        one that none prices.
         """
-        prices, found = priced(names, self.backend, self.system)
+        prices, found = priced(ops, self.backend, self.system)
         return prices, Counter(name for name in found.backend if name is not None)
 
 

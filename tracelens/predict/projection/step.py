@@ -23,6 +23,7 @@ from tracelens.hardware.power import power_constants, room_w
 from tracelens.perf_models import PerfModel
 from tracelens.predict.projection import schedules
 from tracelens.predict.projection.chunk_timing import Block, Transfer
+from tracelens.predict.projection.frameworks import unmeasured
 from tracelens.predict.projection.job import Job, Run
 from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software, backend_of, completed
 from tracelens.predict.workload import memory
@@ -230,7 +231,7 @@ def project(
         mfu=None if rate is None else tflops / rate.peak_tflops_s * priced_on.device.clock_scale,
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
-        notes=tuple(filter(None, (system.note, assumed, _of_origami(job)))),
+        notes=tuple(filter(None, (system.note, assumed, unmeasured(system), _of_origami(job)))),
         backends=backends,
         job=job,
         run=ran,

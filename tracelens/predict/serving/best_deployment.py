@@ -23,7 +23,7 @@ from tracelens.backends import System
 from tracelens.errors import UsageError
 from tracelens.files.say import with_progress
 from tracelens.predict.serving.costs import FS_PER_US, Chunk, StageWork, StepCost
-from tracelens.predict.serving.deployment import Deployment
+from tracelens.predict.serving.deployment import Deployment, weights_of_name
 from tracelens.predict.serving.experiment import Experiment, ServingResult, deployment_of, experiment_of
 from tracelens.predict.serving.load_curve import ASSUMED_SLO, KEPT_BY, as_closed_loop, load_point
 from tracelens.predict.serving.metrics import Objectives
@@ -313,6 +313,11 @@ class Wanted(Record, frozen=True, kw_only=True):
     fixed: Mapping[str, Any] = msgspec.field(default_factory=dict)
     top: int = 10
 
+    def kinds(self) -> list[tuple[str | None, str | None]]:
+        """Engine and weights of every kind of replica; weights that are not given are as the model's name says."""
+        said = weights_of_name(self.model)
+        return list(itertools.product(self.engines, [weights or said for weights in self.weights]))
+
 
 #: Dimensions of the search by their names as options of ``serve``.
 DIMENSIONS = (
@@ -383,7 +388,7 @@ class ServerSearch:
         self.computing: list[Server] = []
         sizes = {d for n in wanted.counts for d in _divisors(n)}
         sizes |= {1 << i for i in range(max(wanted.counts).bit_length()) if 1 << i < max(wanted.counts)}
-        kinds = list(itertools.product(wanted.engines, wanted.weights))
+        kinds = wanted.kinds()
         self.splits = [split for size in sorted(sizes) for split in self._splits(size)]
         first: UsageError | None = None
         for kind, split in with_progress(list(itertools.product(kinds, self.splits)), "estimating", "replicas"):

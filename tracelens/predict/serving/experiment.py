@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,8 +29,17 @@ from tracelens.predict.serving.deployment import (
     ServingPrecision,
     Speculation,
     as_served,
+    weights_of_name,
 )
-from tracelens.predict.serving.metrics import FACILITY, Objectives, per_request, per_step, summary, within
+from tracelens.predict.serving.metrics import (
+    FACILITY,
+    Objectives,
+    per_request,
+    per_step,
+    served_requests,
+    summary,
+    within,
+)
 from tracelens.predict.serving.profile import Profile, model_of_profile, step_cost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
@@ -39,7 +49,10 @@ from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
-from tracelens.types.units import duration_s
+from tracelens.types.units import duration_s, shown_share
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Experiment(Record, frozen=True, kw_only=True):
@@ -85,8 +98,11 @@ class Experiment(Record, frozen=True, kw_only=True):
         cost: StepCost | None = None,
         prefilling: StepCost | None = None,
         record: Callable[[int, Step], None] | None = None,
+        settled: bool = False,
     ) -> ServingResult:
-        """Simulates and sums up. ``prefilling``: the step cost of prefill replicas that are others."""
+        """Simulates and sums up. ``prefilling``: the step cost of prefill replicas that are others; ``settled``: notes
+        are of the requests of the steady part.
+        """
         decoding = cost or self.cost()
         outcome = Simulation(
             self.deployment,
@@ -99,17 +115,20 @@ class Experiment(Record, frozen=True, kw_only=True):
         served, asked = self.deployment, outcome.requests
         beyond = served.model.too_long(max(map(sum, zip(asked.input_tokens, asked.output_tokens, strict=True))))
         known = (*served.notes, beyond) if beyond else served.notes
-        notes = (*self._expected(outcome, figures), *known, *outcome.notes, *_saturation(outcome))
+        expected = self._expected(outcome, served_requests(outcome, settled=settled))
+        notes = (*expected, *known, *outcome.notes, *_saturation(outcome))
         return ServingResult(experiment=self, outcome=outcome, summary=figures, notes=notes)
 
-    def _expected(self, outcome: Outcome, figures: Mapping[str, float | int | None]) -> Iterator[str]:
-        """Where the times are expected, by servers that the engine's fit left out, and what that makes of goodput."""
+    def _expected(self, outcome: Outcome, of: pd.DataFrame) -> Iterator[str]:
+        """Where the times of these requests are expected, by servers that the engine's fit left out, and what that
+        makes of goodput.
+        """
         served, most = self.deployment, {}
         about = f" ({served.engine.name} constants; --engine chooses others)"
-        for name, of in (("tpot", "residuals"), ("ttft", "first_residuals")):
-            median = figures.get(f"{name}_p50_ms")
-            spans = served.spans(of, is_apart=bool(self.options.prefill_replicas))
-            if median is None or spans is None:
+        for name, residuals in (("tpot", "residuals"), ("ttft", "first_residuals")):
+            median = float(of[f"{name}_ms"].median())
+            spans = served.spans(residuals, is_apart=bool(self.options.prefill_replicas))
+            if math.isnan(median) or spans is None:
                 continue
             most[name] = spans.most
             half, nine = (f"{_three(median / by)} to {_three(median * by)} ms" for by in (spans.half, spans.most))
@@ -119,20 +138,19 @@ class Experiment(Record, frozen=True, kw_only=True):
             )
             about = ""
         if self.objectives is not None and most:
-            yield self._goodput(outcome, self.objectives, most, figures["window_s"] or 0)
+            yield self._goodput(of, self.objectives, most)
         if beyond := served.beyond(outcome.devices):
             yield beyond
 
-    def _goodput(self, outcome: Outcome, objectives: Objectives, most: Mapping[str, float], window_s: float) -> str:
-        """What goodput is with all times at an end of their interval of 9 in 10."""
-        frame, ends = per_request(outcome), []
-        frame = frame[~frame["rejected"]]
+    @staticmethod
+    def _goodput(frame: pd.DataFrame, objectives: Objectives, most: Mapping[str, float]) -> str:
+        """How many requests keep the limits with all times at an end of their interval of 9 in 10."""
+        ends = []
         for sign in (1, -1):
             times = {f"{name}_ms": frame[f"{name}_ms"] * factor**sign for name, factor in most.items()}
-            good = within(frame.assign(**times), objectives).sum()
-            ends.append(f"{good / window_s:.3g}" if window_s else "unknown")
+            ends.append(shown_share(float(within(frame.assign(**times), objectives).mean())))
         what = f"{' and '.join(name.upper() for name in most)} at the upper ends of 9 in 10, {ends[1]} at the lower"
-        return f"goodput inherits these errors: {ends[0]} requests/s with {what}"
+        return f"goodput inherits these errors: {ends[0]} of requests keep the limits with {what}"
 
 
 class ServingResult(Record, frozen=True, kw_only=True):
@@ -264,7 +282,11 @@ def deployment_of(
         raise UsageError("--draft-model needs --speculate")
     system = cluster if isinstance(cluster, System) else System.load(cluster)
     engine = engine_of(asked, system.device)
-    config = as_served(_model(model, asked), system.device)
+    config, said = as_served(_model(model, asked), system.device), weights_of_name(model)
+    if said and not asked.weights:
+        note = f"weights in {said}, as the name {model} says; --weights sets another type"
+        config = dataclasses.replace(config, notes=(*config.notes, note))
+        asked = dataclasses.replace(asked, weights=said)
     return Deployment(
         model=config,
         system=system,

@@ -22,7 +22,7 @@ from tracelens.files.say import with_progress
 from tracelens.perf_models import PerfModel
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.experiment import Experiment, ServingResult, deployment_of, experiment_of
-from tracelens.predict.serving.metrics import FS_PER_S, Objectives, energy_of, facility_figures, per_request, within
+from tracelens.predict.serving.metrics import FS_PER_S, Objectives, energy_of, facility_figures, served_requests, within
 from tracelens.predict.serving.profile import ProfileCost
 from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Lengths
@@ -262,7 +262,7 @@ def load_point(
     requests = max(_PER_USER * concurrency, _LEAST) if count is None else count
     parts = StepParts(cost, prefilling, base.options.replicas)
     loaded = base.under(concurrency=concurrency, count=requests)
-    result = loaded.run(cost=cost, prefilling=prefilling, record=parts)
+    result = loaded.run(cost=cost, prefilling=prefilling, record=parts, settled=True)
     return LoadPoint(concurrency=concurrency, result=result, figures=_steady(result), shares=parts.shares())
 
 
@@ -318,12 +318,10 @@ def _doubling(base: Experiment, cost: StepCost, count: int | None) -> list[int]:
 
 
 def _steady(result: ServingResult) -> dict[str, float | int | None]:
-    """The figures of requests that neither came with the first ones nor finished while the load fell."""
+    """The figures of the settled part."""
     asked, outcome = result.outcome.requests, result.outcome
     users, replicas = asked.concurrency or 1, result.experiment.options.replicas
-    in_order = per_request(outcome).sort_values("arrival_ms", kind="stable")
-    frame = in_order.iloc[users : max(len(asked) - users, users + 1)]
-    served = frame[~frame["rejected"]]
+    served = served_requests(outcome, settled=True)
     if not len(served):
         raise UsageError(next(iter(outcome.log.rejected.values()), "no request is left without the first and the last"))
     e2e, pause = float(served["e2e_ms"].mean()), asked.think_fs / FS_PER_S * MS_PER_S if asked.after else 0.0

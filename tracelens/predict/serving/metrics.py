@@ -102,6 +102,17 @@ def per_step(outcome: Outcome) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def served_requests(outcome: Outcome, *, settled: bool = False) -> pd.DataFrame:
+    """``per_request`` without rejected ones; ``settled``: of a closed loop those that neither came with the first ones
+    nor finished while the load fell.
+    """
+    frame = per_request(outcome)
+    if settled:
+        count, users = len(frame), outcome.requests.concurrency or 1
+        frame = frame.sort_values("arrival_ms", kind="stable").iloc[users : max(count - users, users + 1)]
+    return frame[~frame["rejected"]]
+
+
 def summary(
     outcome: Outcome,
     objectives: Objectives | None = None,

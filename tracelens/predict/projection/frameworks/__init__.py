@@ -169,9 +169,9 @@ class Framework(Record, frozen=True, kw_only=True):
         ``model`` on ``system``: other models of the framework, where its constants were fitted on steps of this device
         and precision; devices and precisions left out, where on others; whole frameworks left out, where it has no
         constants of its own. Wider where the step has more of a trait than what was fitted. None for the bare model,
-        and for weights that stay gathered, which no measured step was.
+        for weights that stay gathered, which no measured step was, and for a device of ``unmeasured`` products.
         """
-        if self.name == IDEAL or self.keeps_gathered:
+        if self.name == IDEAL or self.keeps_gathered or unmeasured(system):
             return None
         pooled, key = frameworks()[POOLED], Precision.of(parallel.precision).calibrated.value
         kind = "lora" if parallel.lora else "dense" if model.experts is None else "moe"
@@ -191,6 +191,13 @@ class Framework(Record, frozen=True, kw_only=True):
     def runs(self, attention: Attention) -> Attention:
         """The kernel behind ``attention``: the framework's own where a table says no more than flash."""
         return self.attention if attention == "flash" else attention
+
+
+def unmeasured(system: System) -> str | None:
+    """That nothing was fitted to times of the device's products; None where something was."""
+    if system.device.calibration("gemm", "bf16") is not None:
+        return None
+    return f"no measured GEMM times of {system.device.label}: at its rates alone, a step is faster than any real one"
 
 
 def _names(system: System) -> tuple[str, ...]:

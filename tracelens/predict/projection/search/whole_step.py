@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from tracelens.backends.base import System
 from tracelens.backends.roofline_and_tile import over_idle_uj
-from tracelens.errors import UsageError
 from tracelens.files.option_fields import BACKENDS
 from tracelens.files.say import with_progress
 from tracelens.hardware.device_figures import PowerConstants
@@ -92,14 +91,12 @@ class CorrectedRules:
     @property
     def topology(self) -> Topology:
         """UsageError for a device alone."""
-        if self.system.topology is None:
-            raise UsageError(f"{self.system.device.name} has no interconnect; pass --cluster")
-        return self.system.topology
+        return self.system.joined()
 
     @property
     def node(self) -> int:
         """Ranks that the innermost links join."""
-        return self.topology.ranks_per_node or 1
+        return self.system.topology.ranks_per_node or 1 if self.system.topology else 1
 
     @property
     def capacity_gb(self) -> float:
@@ -323,7 +320,7 @@ class CorrectedRules:
 
     def priced(self, models: Iterable[PerfModel]) -> dict[PerfModel, float]:
         """Microseconds of each distinct operation, all of one step. UsageError for one that no backend prices."""
-        return self.costs.priced({model: str(model) for model in dict.fromkeys(models)})[0]
+        return self.costs.priced(models)[0]
 
     def _layer_parallel(self, one: Mapping[str, int]) -> ParallelConfig:
         """What a layer's operations depend on; as many replicas as the experts need."""
