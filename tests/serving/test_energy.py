@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -17,9 +18,11 @@ from tracelens.laboratory.configuration_rows import (
     LIMITS,
     PointSimulator,
     batch,
+    most_of,
     point_of,
 )
 from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.serving.deployment import Parallelism
 from tracelens.predict.serving.metrics import energies_of, energy_of, over_waiting_j
 from tracelens.predict.serving.replica_state import MOST_KEPT, StepLog
 from tracelens.predict.serving.serving_options import ServingConfig
@@ -137,6 +140,37 @@ def test_a_batch_draws_between_its_step_that_decodes_and_its_step_with_prompts()
     assert found.power_w_gpu == pytest.approx(idle_w + joules / step_s, rel=1e-9)
     assert found.energy_per_token_j == pytest.approx((idle_w * step_s + joules) / 64, rel=1e-9)
     assert found.energy_per_token_j_low == pytest.approx(ENERGY_SPAN[0] * found.energy_per_token_j)
+
+
+def test_the_most_of_several_poisson_numbers():
+    """Of one the mean; of two of mean 1 with P(0) = 1/e and P(1) = 1/e: 1.524, by 1 - F(k)^2 summed over k."""
+    assert most_of(1, 3.7) == pytest.approx(3.7, rel=1e-9)
+    by_hand, below, term = 0.0, 0.0, np.exp(-1.0)
+    for number in range(30):
+        below += term
+        by_hand += 1 - below**2
+        term /= number + 1
+    assert most_of(2, 1.0) == pytest.approx(by_hand, rel=1e-9)
+    assert by_hand == pytest.approx(1.524, abs=0.001)
+    drawn = np.random.default_rng(0).poisson(0.3, (8, 200_000)).max(axis=0).mean()
+    assert most_of(8, 0.3) == pytest.approx(drawn, rel=0.01)
+
+
+def test_ranks_that_pad_wait_for_the_one_with_most_prompts():
+    """64 sequences of 100 tokens on 8 ranks: 0.08 prompts each, of the rank with most (1 - 0.923^8) + (1 - 0.997^8)."""
+    row = BATCH | {"model_id": "Qwen/Qwen3-30B-A3B", "num_gpus": 8, "expert_parallel": 8, "avg_batch_size": 64}
+    point = point_of(row | {"tensor_parallel": 1, "data_parallel": 8})
+    assert point.parallelism == Parallelism(dp=8, ep=8)
+    simulator = PointSimulator(LIMITS)
+    cost, context = simulator.cost(point), 64 * 350
+    mixes = [(64, [], 64, 0, 64, context), (64 + 2400, [(300, 0)] * 8, 72, 8, 64, context)]
+    share = most_of(8, 0.08)
+    assert share == pytest.approx(0.497, abs=0.001)
+    step_s = [sum(cost.step_parts(mix)) / 1e15 for mix in mixes]
+    over_j, idle_w = over_waiting_j(cost, mixes), power_constants(cost.system.device).idle_w
+    joules = [idle_w * 8 * time_s + over for time_s, over in zip(step_s, over_j, strict=True)]
+    expected = ((1 - share) * joules[0] + share * joules[1]) / 64
+    assert simulator.estimate(point).energy_per_token_j == pytest.approx(expected, rel=1e-9)
 
 
 def test_batches_priced_together_are_those_priced_alone():

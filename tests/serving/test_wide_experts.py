@@ -297,3 +297,28 @@ def test_a_cache_that_leaves_by_chunk_or_layer_arrives_no_later_than_whole():
     assert layer - free == pytest.approx(travel_ms / 32, rel=1e-2)
     with pytest.raises(UsageError, match="cache transfer"):
         tl.serve("llama3.1-8b", "dgx-h100", **asked | {"kv_transfer": "never"})
+
+
+def test_ranks_that_pad_to_the_longest_prompt_have_it_computed_by_experts_for_all(cost_of):
+    """A prompt of 512 tokens on one of eight ranks is 8 x 512 tokens to experts in vLLM, 512 in SGLang's way."""
+    wide, alone, all_of_them = Parallelism(dp=8, ep=8), [(512, 0)], [(512, 0)] * 8
+    padding, sending = (
+        cost_of("qwen3-30b-a3b", engine=Engine(pads_prompts=pads), parallelism=wide) for pads in (True, False)
+    )
+    for cost in (padding, sending):
+        one, eight = (cost.mixed_time(512 * len(each), each, 0, 0, 0, 0) for each in (alone, all_of_them))
+        assert (one == eight) is (cost is padding)
+        assert sum(one) <= sum(eight)
+        works = cost.mixed(512, alone, 0, 0, 0, 0)
+        assert (sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)) == one
+    # Nothing is padded where one rank has all, nor in a step that decodes
+    assert padding.decode_line(64, 64_000).fixed == sending.decode_line(64, 64_000).fixed
+    assert padding.mixed_time(4096, all_of_them, 0, 0, 0, 0) == sending.mixed_time(4096, all_of_them, 0, 0, 0, 0)
+    assert engines.fitted_engine("vllm", HardwareSpec.load("h100-sxm")).pads_prompts
+    assert not engines.fitted_engine("sglang", HardwareSpec.load("h100-sxm")).pads_prompts
+
+
+def test_an_engine_file_keeps_that_it_pads(tmp_path):
+    path = tmp_path / "engine.toml"
+    path.write_text(Engine(name="mine", source="a test", pads_prompts=True).to_toml())
+    assert Engine.load(path).pads_prompts

@@ -527,15 +527,30 @@ def batch_energy(points: Sequence[ServingPoint], cost: StepCost) -> list[dict[st
 
 
 def _steps_of_batch(point: ServingPoint, cost: StepCost) -> tuple[Mix, Mix, float]:
-    """A step that decodes alone, one with prompts in it, and in what share of steps as many come as answers end."""
-    batch, given = point.concurrency, point.input_tokens
+    """A step that decodes alone, one with prompts in it, and in what share of steps as many come as answers end.
+
+    Where data-parallel ranks pad to the longest all take as many prompts as the one with most: of Poisson's numbers,
+    since each rank's answers end by chance.
+    """
+    batch, given, ranks = point.concurrency, point.input_tokens, 1
     decoded, context = batch * cost.queries, batch * (given + point.output_tokens // 2)
     ending, room = batch / point.output_tokens, max(LIMITS.max_batched_tokens - decoded, 1)
+    if cost.deployment.engine.pads_prompts and point.parallelism.dp > 1:
+        ranks, ending = point.parallelism.dp, most_of(point.parallelism.dp, ending / point.parallelism.dp)
+        room = max(LIMITS.max_batched_tokens - decoded // ranks, 1)
     new = min(given, room)
     count = max(min(round(ending), room // new), 1)
     alone: Mix = (decoded, [], decoded, 0, batch, context)
-    with_prompts = (decoded + count * new, [(new, 0)] * count, decoded + count, count, batch, context)
+    prompts = count * ranks
+    with_prompts = (decoded + prompts * new, [(new, 0)] * prompts, decoded + prompts, prompts, batch, context)
     return alone, with_prompts, ending * given / new / count
+
+
+def most_of(draws: int, mean: float) -> float:
+    """The mean of the largest of so many numbers of Poisson's distribution around ``mean``."""
+    numbers = np.arange(int(mean + 10 * math.sqrt(mean)) + 10)
+    logs = numbers * math.log(mean) - mean - np.cumsum(np.log(np.maximum(numbers, 1)))
+    return float((1 - np.minimum(np.cumsum(np.exp(logs)), 1) ** draws).sum())
 
 
 def read_points(path: Path) -> pd.DataFrame:

@@ -516,7 +516,7 @@ class StepCost:
             if batch:
                 attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
         host, scale = self._host(self._mixed_fs, started, batch, context), self.prompt_share_scale(tokens, batch)
-        load = StepLoad(tokens, own, rows, "normal", scale, self.adapters(len(chunks) + batch))
+        load = StepLoad(self._sent(tokens, own), own, rows, "normal", scale, self.adapters(len(chunks) + batch))
         return self._stages(load, attention, host)
 
     def mixed_time(
@@ -528,10 +528,11 @@ class StepCost:
             works = self.mixed(tokens, chunks, rows, started, batch, context)
             return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
         scale, adapters = self.prompt_share_scale(tokens, batch), self.adapters(len(chunks) + batch)
+        sent = self._sent(tokens, own)
         if self._overlap:
-            compute, exchange = self._sums(StepLoad(tokens, own, 0, "normal", scale, adapters))
+            compute, exchange = self._sums(StepLoad(sent, own, 0, "normal", scale, adapters))
         else:
-            compute, exchange = self._sums(StepLoad(tokens, own, 0, "normal", adapters=adapters))
+            compute, exchange = self._sums(StepLoad(sent, own, 0, "normal", adapters=adapters))
             compute = round(compute * scale)
         if rows:
             head, gather = self._end_sums(rows)
@@ -550,6 +551,10 @@ class StepCost:
         decoded.
         """
         return 1 + (self._prompt_scale - 1) * (1 - batch * self.queries / tokens)
+
+    def _sent(self, tokens: int, own: int) -> int:
+        """Tokens that go to experts in a step with prompts, of whose ``tokens`` the busiest rank has ``own``."""
+        return own * self._rank.dp if self.deployment.engine.pads_prompts else tokens
 
     def busiest(self, tokens: int, chunks: Sequence[Chunk], batch: int) -> int:
         """Of ``tokens``, those of the data-parallel rank with most."""
@@ -669,6 +674,8 @@ class StepCost:
         own, by_rank = self._by_rank(tokens, chunks, batch)
         if batch and not chunks:
             tokens, own, *_ = self._decode_load(batch)
+        elif chunks:
+            tokens = self._sent(tokens, own)
         halves = 2 if self._is_split(own) and self._exchanging(kind) else 1
         tokens, adapters = -(-tokens // halves), self.adapters(len(chunks) + batch)
         rank = dataclasses.replace(self._rank, busiest=-(-own // halves), adapters=adapters)
@@ -894,7 +901,7 @@ class StepCost:
             times.foresee(batches, knot_index(1, longest) + 2)
         decoding = [self._decode_load(batch) for batch in batches]
         counts = {(load.tokens, load.own, load.adapters) for load in decoding}
-        counts |= {(tokens, own, 0) for tokens, own in mixed if self.deployment.adapters is None}
+        counts |= {(self._sent(tokens, own), own, 0) for tokens, own in mixed if self.deployment.adapters is None}
         if self._overlap == "two-batch":
             counts |= {(-(-tokens // 2), -(-own // 2), adapters) for tokens, own, adapters in counts}
         self._tabulate([count for count in counts if count not in self._linear])

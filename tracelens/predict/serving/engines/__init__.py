@@ -19,12 +19,14 @@ POOLED, IDEAL = "pooled", "ideal"
 _FOLDER = Path(__file__).parent
 #: What engines do unless told otherwise. Sizes: SGLang's server_args (up to 512 on devices of 80 GB and more), vLLM's
 #: set_cudagraph_sizes, TensorRT-LLM's CudaGraphConfig with padding, ATOM's --cudagraph-capture-sizes. The first three
-#: compute shared experts on a stream beside the dispatch. Rows: vLLM's deep_gemm_utils.compute_aligned_M.
+#: compute shared experts on a stream beside the dispatch. Rows: vLLM's deep_gemm_utils.compute_aligned_M. Padding:
+#: get_dp_padding of vLLM 0.11's gpu_model_runner, which 0.12 keeps for engines that capture graphs; later ones do not.
 _VLLM_SIZES = "1,2,4,8-256:8,272-512:16"
 HABITS: dict[str, dict[str, Any]] = {
     "sglang": {"overlap": "shared-experts", "cache_load": "layer", "graph_batches": "1,2,4,8,12,16-256:8,272-512:16"},
     "vllm": {
         "overlap": "shared-experts", "cache_load": "beside", "graph_batches": _VLLM_SIZES, "expert_rows": 128,
+        "pads_prompts": True,
     },
     "trtllm": {"overlap": "shared-experts", "graph_batches": "1,2,4,8-128:8,256,512,1024,2048"},
     "atom": {"graph_batches": "1,2,4,8,16,32,48,64,128,256,512"},
