@@ -240,7 +240,8 @@ class Plain:
         arguments = (self.model, p)
         total = state.weights + state.gradients + state.optimizer + 2.5e9
         if p.zero == 3:
-            total += 2 * 2 * max(b.dense + b.expert for name in names for b in self.layers(p)[name])
+            # weights of two layers and gradients of one
+            total += 2 * 3 * max(b.dense + b.expert for name in names for b in self.layers(p)[name])
         kept = [
             sum(
                 memory.activation_bytes(*arguments, x, self.sequence)

@@ -126,6 +126,25 @@ def test_no_fine_tuning_step_that_ran_is_called_too_large(shared_traces: Path) -
     assert {key: share for key, share in excess.items() if share > 0.03} == {}
 
 
+def test_a_nearly_full_device_is_told_of_steps_that_were() -> None:
+    """MPT-30B on 8 H100: 3 sequences of 2,048 tokens fill 93 %, 8 sequences on 32 GPUs do not; nor is it said without
+    FSDP, or of a step that does not fit.
+    """
+    given: dict[str, Any] = {
+        "model": "mpt-30b",
+        "cluster": "dgx-h100",
+        "sequence": 2048,
+        "recompute": "full",
+        "zero": 3,
+    }
+    said = "memory: 93 % of the device's is in use; the 4 published FSDP steps above 93 % (MPT-30B on A100 and H100)"
+    cases = [(8, 3, 3, True), (32, 3, 8, False), (8, 3, 16, False), (8, 1, 3, False)]
+    for gpus, zero, micro_batch, is_said in cases:
+        options = {**given, "gpus": gpus, "zero": zero, "micro_batch": micro_batch, "global_batch": gpus * micro_batch}
+        notes = tl.project(fused_loss=True, **options).projection.notes
+        assert any(note.startswith(said) for note in notes) == is_said, (gpus, zero, micro_batch)
+
+
 LLAMA_405B: dict[str, Any] = {"model": "llama3.1-405b", "cluster": "dgx-h100", "tp": 8, "pp": 16, "vpp": 8, "zero": 2}
 GPT_3: dict[str, Any] = {
     "model": "gpt3-175b", "cluster": "dgx-a100", "gpus": 64, "tp": 8, "pp": 8, "vpp": 3, "global_batch": 64,

@@ -79,14 +79,14 @@ def test_experts_states_are_divided_among_fewer_ranks() -> None:
     assert held.optimizer == pytest.approx(12e9 / 2)
 
 
-def test_a_sharded_rank_also_holds_the_gathered_layers() -> None:
+def test_a_sharded_rank_also_holds_two_gathered_layers_and_the_gradients_of_one() -> None:
     from tracelens.predict.workload import rank_ops
 
     model = ModelConfig.load("llama3.1-8b")
     p = ParallelConfig(dp=8, zero=3)
     layer = rank_ops.block(model, p, "-", 1024)
     found = memory.stage_memory(stage=0, layers=[layer] * 4, parallel=p, kept_bytes=0, logits=0, capacity=1e9)
-    assert found.weights == pytest.approx(2 * layer.dense * (4 / 8 + 2))
+    assert found.weights == pytest.approx(2 * layer.dense * (4 / 8 + 2 + 1))
     assert not found.fits
 
 

@@ -30,7 +30,7 @@ from tracelens.predict.projection.from_measured import Anchor
 from tracelens.predict.projection.schedules import schedules
 from tracelens.predict.projection.step import Projection, energy_of, project
 from tracelens.predict.workload.model_config import ModelConfig
-from tracelens.predict.workload.parallel_config import MODULES, Dispatcher, Graphs, ParallelConfig, Recompute
+from tracelens.predict.workload.parallel_config import MODULES, Dispatcher, Graphs, Moments, ParallelConfig, Recompute
 from tracelens.predict.workload.token_routing import UNIFORM, Skew
 from tracelens.types.dtypes import TRAINED, Precision, spelled_type
 from tracelens.types.records import Record
@@ -237,6 +237,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     bf16_layers: tuple[int, int] = (0, 0)
     dispatcher: Dispatcher = "deepep"
     offload_layers: int = 0
+    moments: Moments = "fp32"
     source: str
 
     @classmethod
@@ -258,6 +259,7 @@ class Recipe(Record, frozen=True, kw_only=True):
             grouped=self.graphs == "full",
             # Megatron offloads without a pipeline only; the scripts do so with FSDP.
             offload_layers=self.offload_layers if parallel.zero == 3 else 0,
+            moments=self.moments,
         )
 
     def __str__(self) -> str:
@@ -265,6 +267,7 @@ class Recipe(Record, frozen=True, kw_only=True):
         parts = [f"{' and '.join(self.modules)} recomputed" if self.modules else "no recomputation", graphs]
         parts += ["exchanges overlapped"] if self.ep_overlap else []
         parts += [f"the last {self.bf16_layers[1]} layers in BF16"] if self.bf16_layers[1] else []
+        parts += [f"moments in {self.moments.upper()}"] if self.moments != "fp32" else []
         parts += [f"activations of {self.offload_layers} layers offloaded with FSDP"] if self.offload_layers else []
         return f"{', '.join(parts)} ({self.source})"
 

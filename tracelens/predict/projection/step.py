@@ -34,6 +34,8 @@ from tracelens.types.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 
 #: Share of a step's work without the gradients of weights: forward, and gradients of activations.
 _WITHOUT_WGRAD = 2 / 3
+#: Share of a device's memory above which FSDP steps of scripts/train/benchmarking of llm-foundry were slower.
+_NEARLY_FULL = 0.93
 #: How a change is called, the configuration with it, and its schedule.
 _Change: TypeAlias = tuple[str, ParallelConfig, str | None]
 #: A perf model, the time of a call in us, how many calls.
@@ -176,6 +178,17 @@ def _of_origami(job: Job) -> str | None:
     return f"{said}; no constants of a framework: the step itself is uncalibrated" if job.software == PLAIN else said
 
 
+def _near_full(parallel: ParallelConfig, stages: Iterable[memory.StageMemory]) -> str | None:
+    """What FSDP steps whose memory was nearly full did: no law of it holds for devices left out of its fit."""
+    share = max(stage.peak / (stage.capacity or math.inf) for stage in stages)
+    if parallel.zero < 3 or not _NEARLY_FULL < share <= 1:
+        return None
+    return (
+        f"memory: {100 * share:.0f} % of the device's is in use; the 4 published FSDP steps above "
+        f"{100 * _NEARLY_FULL:.0f} % (MPT-30B on A100 and H100) took 16 to 35 % longer than projected"
+    )
+
+
 def project(
     model: ModelConfig,
     parallel: ParallelConfig,
@@ -214,10 +227,10 @@ def project(
         options=options,
     )
     ran = job.run()
+    stages = tuple(job.memory(ran.pipeline, rank) for rank in range(parallel.pp))
     step_us, breakdown = ran.step_us, ran.breakdown(ran.busiest)
-    tokens = job.parallel.global_batch * sequence
     flops = model.flops_per_token(sequence).training * (_WITHOUT_WGRAD if parallel.lora else 1)
-    tflops = flops * tokens / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
+    tflops = flops * job.parallel.global_batch * sequence / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
     return Projection(
         model=model,
         parallel=parallel,
@@ -226,12 +239,14 @@ def project(
         schedule=name,
         step_us=step_us,
         breakdown_us=breakdown,
-        stages=tuple(job.memory(ran.pipeline, rank) for rank in range(parallel.pp)),
+        stages=stages,
         tflops_gpu=tflops,
         mfu=None if rate is None else tflops / rate.peak_tflops_s * priced_on.device.clock_scale,
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
-        notes=tuple(filter(None, (system.note, assumed, unmeasured(system), _of_origami(job)))),
+        notes=tuple(
+            filter(None, (system.note, assumed, unmeasured(system), _of_origami(job), _near_full(parallel, stages)))
+        ),
         backends=backends,
         job=job,
         run=ran,

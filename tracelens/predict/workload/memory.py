@@ -23,8 +23,8 @@ WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 4, 12
 #: Context, libraries, communication buffers, workspaces, what the allocator cannot use: "together typically 1-4 GB" of
 #: measured steps; the middle.
 OUTSIDE_BYTES = 2.5e9
-#: FSDP holds the layer that computes and the one that is prefetched.
-GATHERED_LAYERS = 2
+#: FSDP holds the layer that computes, the one that is prefetched, and as many 16-bit gradients until it scatters them.
+GATHERED_LAYERS = 3
 
 
 class StageMemory(Record, frozen=True, kw_only=True):
@@ -161,7 +161,8 @@ def stage_memory(
     gathered = 0.0
     if parallel.zero == 3:
         largest = max((layer.dense + layer.expert + layer.frozen for layer in layers), default=0)
-        gathered = float(GATHERED_LAYERS * WEIGHT_BYTES * largest)
+        # Frozen layers have hardly any gradients
+        gathered = float((GATHERED_LAYERS - (parallel.lora > 0)) * WEIGHT_BYTES * largest)
     # Frozen weights need no more digits than their products read
     frozen_bytes = min(float(WEIGHT_BYTES), parallel.computed_in.width_bytes)
     kept_as_they_are = frozen_bytes * sum(layer.frozen for layer in layers)
