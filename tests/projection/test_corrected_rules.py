@@ -9,7 +9,7 @@ from tests.conftest import part
 from tracelens.backends.base import System
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search import Constraints, fastest
-from tracelens.predict.projection.search.space import Space, placements
+from tracelens.predict.projection.search.space import RECOMPUTE, SCHEDULES, Space, placements
 from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import project
 from tracelens.predict.workload.model_config import ModelConfig
@@ -73,3 +73,40 @@ def test_a_node_need_not_be_filled() -> None:
     assert placements((12, 1, 1, 1), 8).tolist() == [[6, 1, 1, 1]]
     assert placements((4, 1, 4, 1), 72).tolist() == [[4, 1, 4, 1]]
     assert placements((4, 1, 4, 1), 8).tolist() == [[2, 1, 4, 1], [4, 1, 2, 1]]
+
+
+@pytest.mark.parametrize("name", part(["llama3.1-8b", "mixtral-8x7b"], 2))
+def test_schedules_and_recomputed_modules_agree_with_the_event_graph(name: str) -> None:
+    """2 % for ZB-H1 and selective recomputation, with equal memory; ZB-V, filled greedily, 4 % and no less memory."""
+    priced = rules(name, "dgx-h100", "1d", 4096)
+    narrow = priced.feasible([32], global_batch=64)
+    found = priced.widened(narrow, top=len(narrow.step_s), global_batch=64)
+    space, tried = found.candidates, set[tuple[str, str]]()
+    for i in np.random.default_rng(5).permutation(np.arange(len(narrow.step_s), len(found.step_s))).tolist():
+        schedule, recompute = SCHEDULES[space.schedule[i]], RECOMPUTE[space.recompute[i]]
+        if (schedule, recompute) in tried:
+            continue
+        tried.add((schedule, recompute))
+        again = project(
+            priced.model, priced.parallel(space, i, global_batch=64), priced.system, sequence=4096,
+            schedule=None if schedule == "1f1b" else schedule,
+        )  # fmt: skip
+        time, memory = found.step_s[i] / again.step_us * 1e6, found.memory_gb[i] / again.peak_memory.peak * 1e9
+        assert time == pytest.approx(1, abs=0.04 if schedule == "zb-v" else 0.02), (schedule, recompute)
+        assert 0.999 < memory < (1.3 if schedule == "zb-v" else 1.001), (schedule, recompute)
+    assert {schedule for schedule, _ in tried} == set(SCHEDULES)
+
+
+@pytest.mark.parametrize("forbidden", [(), ("recompute",), ("schedule", "vpp")])
+def test_no_step_among_the_fastest_is_left_out_by_what_it_computes_at_least(forbidden: tuple[str, ...]) -> None:
+    """A search for the best five against all, without that bound."""
+    priced = rules("llama3.1-8b", "dgx-h100", "1d", 4096)
+    wanted = Constraints(forbidden=frozenset(forbidden))
+    narrow = priced.feasible([16, 32], global_batch=32, wanted=wanted)
+    some, every = (priced.widened(narrow, top=top, global_batch=32, wanted=wanted) for top in (5, len(narrow.step_s)))
+    assert len(narrow.step_s) < len(some.step_s) < len(every.step_s)
+    for gpus in (16, 32):
+        best = [np.sort(each.step_s[each.candidates.gpus == gpus])[:5].tolist() for each in (some, every)]
+        assert best[0] == best[1]
+    for name in forbidden:
+        assert len(set(getattr(every.candidates, name).tolist())) == 1

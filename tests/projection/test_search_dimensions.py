@@ -113,7 +113,6 @@ def test_attention_is_an_option_of_the_papers_rules() -> None:
     [
         ("llama3.1-8b", {"tp": 4, "sequence_parallel": True, "dp": 2, "micro_batches": 4}, "tp-overlap"),
         ("llama3.1-8b", {"pp": 4, "dp": 2, "micro_batches": 4}, "schedule"),
-        ("llama3.1-8b", {"dp": 8, "zero": 3, "micro_batches": 2, "recompute": "full"}, "recompute-modules"),
         ("mixtral-8x7b", {"dp": 8, "ep": 8, "zero": 1, "micro_batches": 8, "pp": 4, "vpp": 2}, "ep-overlap"),
     ],
 )

@@ -332,3 +332,53 @@ def test_summa_moves_what_the_paper_says_and_divides_all_weights() -> None:
 def test_counts_that_no_cluster_has_are_refused_at_once(gpus: int, batch: int, said: str) -> None:
     with pytest.raises(UsageError, match=f"at most [0-9,]+ {said}, got 1,000,000,000,000,000,000"):
         tl.search("gpt2", "dgx-h100", gpus, batch)
+
+
+def _best(model: str, cluster: str, gpus: int, batch: int, sequence: int, **fixed: Any) -> Answer:
+    wanted = Constraints(fixed=fixed, headroom=0.06)
+    return answer(
+        Request(
+            model=model, cluster=cluster, gpus=(gpus,), global_batch=batch, sequence=sequence, wanted=wanted,
+            strategies=("1d", "2d-seqp"),
+        )
+    )  # fmt: skip
+
+
+def test_a_split_wins_that_fits_because_some_modules_are_recomputed() -> None:
+    best = _best("llama3.1-8b", "dgx-h100", 4, 64, 8192).best.iloc[0]
+    assert best["recompute"] == "layernorm+mlp_act"
+    split = {name: int(best[name]) for name in ("tp1", "tp2", "pp", "mbs", "zero", "nv_dp")}
+    none, full = (_best("llama3.1-8b", "dgx-h100", 4, 64, 8192, **split, recompute=word) for word in ("none", "full"))
+    assert not len(none.fits)
+    assert full.best["t"].iloc[0] > best["t"]
+
+
+def test_a_split_wins_because_its_schedule_leaves_a_smaller_bubble() -> None:
+    """8 stages and 16 micro-batches: a third of a 1F1B step is bubble, 7 of 23 passes."""
+    found, plain = (_best("llama3.1-8b", "dgx-h100", 16, 32, 4096, pp=8, **kept) for kept in ({}, {"schedule": "1f1b"}))
+    best, plain = found.best.iloc[0], plain.best.iloc[0]
+    assert (best["schedule"], plain["schedule"]) == ("zb-v", "1f1b")
+    assert best["t"] < plain["t"]
+    again = found.rechecked()
+    assert again is not None
+    assert again.schedule == "zb-v"
+    assert again.step_us / 1e6 == pytest.approx(best["t"], rel=0.03)
+    assert "schedule zb-v" in search_text(found)
+    assert "--schedule zb-v" in search_text(found)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("job", "published"),
+    [
+        # DeepSeek-V3's report, section 3.2 (its DualPipe is no schedule of the table: 1F1B and zero-bubble ones are)
+        (("deepseek-v3", "dgx-h800", 2048, 15360, 4096), {"tp1": 1, "tp2": 1, "pp": 16, "ep": 64}),
+        # The Llama 3 Herd of Models, table 4, first row
+        (("llama3.1-405b", "dgx-h100", 8192, 2048, 8192), {"tp1": 8, "tp2": 1, "pp": 16}),
+        # Narayanan et al., 2021, table 1
+        (("gpt3-175b", "dgx-a100", 1024, 1536, 2048), {"tp1": 8, "tp2": 1, "pp": 16}),
+    ],
+)
+def test_a_published_split_is_not_better_than_the_winner(job: tuple[Any, ...], published: dict[str, Any]) -> None:
+    best, theirs = (_best(*job, **fixed) for fixed in ({}, published))
+    assert best.fits["t"].min() <= theirs.fits["t"].min()

@@ -157,8 +157,8 @@ _PARTS = {
     "t_optimizer": "the optimizer", "t_scale_loss": "loss with scale",
 }  # fmt: skip
 #: Shown only where some row differs from this.
-_USUAL = {"cp": "1", "vpp": "1", "ep": "1", "recompute": "none", "precision": "bf16"}
-_WORDS = frozenset({"recompute", "precision", "SUMMA", "in a node"})
+_USUAL = {"cp": "1", "vpp": "1", "ep": "1", "recompute": "none", "schedule": "1f1b", "precision": "bf16"}
+_WORDS = frozenset({"recompute", "schedule", "precision", "SUMMA", "in a node"})
 _NAMES = {
     "tp1": "tp", "tp2": "cp", "mbs": "micro-batch", "zero": "ZeRO", "nb": "SUMMA blocks",
     "nv_tp1": "tp in a node", "nv_dp": "dp in a node",
@@ -300,7 +300,8 @@ def _command(found: Answer, row: pd.Series) -> list[str]:
     given |= {name: split[name] for name in ("tp", "cp", "pp", "vpp", "ep", "zero")}
     given |= {"micro-batch": split["micro_batch"], "global-batch": request.global_batch}
     given |= {"sequence": found.rule_sets[0].tokens_per_sample, "precision": row["precision"]}
-    given |= {"recompute": split["recompute"], "framework": request.framework or POOLED}
+    given |= {"recompute": split["recompute"], "recompute-modules": ",".join(split.get("recompute_modules", ())) or 1}
+    given |= {"schedule": split.get("schedule", 1), "framework": request.framework or POOLED}
     words = (f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if name == "tp" or value != 1)
     return [f"  tracelens project {' '.join(words)}"]
 
@@ -314,6 +315,9 @@ def _configuration(row: pd.Series, global_batch: int) -> str:
     words.append(f"{_batches(count)} of {row['mbs']}")
     words += [shown["precision"]] if "precision" in shown else []
     words += [f"recompute {shown['recompute']}"] if "recompute" in shown else []
+    words += (
+        [f"schedule {shown['schedule']}"] if shown.get("schedule", _USUAL["schedule"]) != _USUAL["schedule"] else []
+    )
     return ", ".join(words + ([f"in a node: {shown['in a node']}"] if shown["in a node"] else []))
 
 
@@ -377,7 +381,7 @@ def _cells(row: pd.Series) -> dict[str, str]:
     shown = {"tp": str(row["tp"]) if is_grid else str(row["tp1"]), "cp": "1" if is_grid else str(second)}
     shown |= {name: str(row[name]) for name in ("pp", "vpp", "dp", "ep") if name in row}
     shown["micro-batch"] = str(row["mbs"])
-    titles = {"zero": "ZeRO", "recompute": "recompute", "precision": "precision"}
+    titles = {"zero": "ZeRO", "recompute": "recompute", "schedule": "schedule", "precision": "precision"}
     shown |= {title: str(row[name]) for name, title in titles.items() if name in row}
     shown["SUMMA"] = f"{row['tp1']}x{second} in {row['nb']:.0f} blocks" if is_grid and int(row["tp"]) > 1 else ""
     near = {("tp2" if is_grid and name == "nv_tp2" else word): int(row[name]) for name, word in _NEAR.items()}

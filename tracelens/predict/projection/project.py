@@ -26,6 +26,7 @@ from tracelens.predict.projection.job import Run
 from tracelens.predict.projection.overheads import Hidden, ProjectionOptions, Straggler
 from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
 from tracelens.predict.projection.search.request import Answer, Request, answer
+from tracelens.predict.projection.search.space import RECOMPUTE, SCHEDULES, recomputation
 from tracelens.predict.projection.search.systems import AS_THEY_ARE
 from tracelens.predict.projection.step import Lever, Projection, StepEnergy
 from tracelens.predict.workload.model_config import ModelConfig
@@ -73,7 +74,9 @@ class BestSplit(Record, frozen=True, kw_only=True):
         given = self.options
         degrees = [f"{name} {given[name]}" for name in ("tp", "cp", "pp", "vpp", "ep") if given[name] > 1]
         parts = [" ".join(degrees) or "data parallelism alone", f"ZeRO {given['zero']}"]
-        return ", ".join([*parts, f"micro-batch {given['micro_batch']}", f"recompute {given['recompute']}"])
+        repeated = " and ".join(given.get("recompute_modules", [given["recompute"]]))
+        parts += [f"micro-batch {given['micro_batch']}", f"recompute {repeated}"]
+        return ", ".join([*parts, *([f"schedule {given['schedule']}"] if given.get("schedule") else [])])
 
     @property
     def sentence(self) -> str:
@@ -90,7 +93,8 @@ class BestSplit(Record, frozen=True, kw_only=True):
         words = list(line)
         for name, value in self.options.items():
             if name not in given and (name == "tp" or value != getattr(ProjectOptions(), name)):
-                words += [f"--{name.replace('_', '-')}", str(value)]
+                text = value if isinstance(value, str | int) else ",".join(value)
+                words += [f"--{name.replace('_', '-')}", str(text)]
         return words
 
 
@@ -100,9 +104,7 @@ def best_split(
     """The fastest split of ``ranks`` devices that fits and that a projection has options for; None where none fits.
     ``given``: the options that somebody gave, of which micro-batch and recomputation are kept.
     """
-    fixed: dict[str, Any] = {"mbs": asked.micro_batch} if "micro_batch" in given else {}
-    if "recompute" in given:
-        fixed["recompute"] = "full" if asked.recompute == "full" else "none"
+    fixed = _fixed(asked, given)
     batch = asked.global_batch or _SEQUENCES_PER_GPU * asked.micro_batch * ranks
     search = SearchOptions(
         gpus=ranks, global_batch=batch, sequence=asked.sequence, precision=(str(asked.precision),),  # type: ignore[arg-type]
@@ -116,11 +118,21 @@ def best_split(
         return None
     asked_for = (each for each in fields(ProjectOptions) if each.name in given and each.name not in _SEARCHED)
     unsearched = [(each.metadata["option"].flags or (f"--{each.name.replace('_', '-')}",))[0] for each in asked_for]
-    kept = {"recompute": asked.recompute} if "recompute" in given else {}
+    kept = {name: getattr(asked, name) for name in ("recompute", "schedule") if name in given}
     return BestSplit(
         options={**options, **kept, "global_batch": batch}, fitting=fitting,
         is_batch_given=asked.global_batch is not None, unsearched=tuple(unsearched),
     )  # fmt: skip
+
+
+def _fixed(asked: ProjectOptions, given: Collection[str]) -> dict[str, Any]:
+    """What the search may not choose, since somebody did."""
+    fixed: dict[str, Any] = {"mbs": asked.micro_batch} if "micro_batch" in given else {}
+    if "recompute" in given:
+        fixed["recompute"] = "full" if asked.recompute == "full" else "none"
+    if "schedule" in given:
+        fixed["schedule"] = asked.schedule if asked.schedule in SCHEDULES else SCHEDULES[0]
+    return fixed
 
 
 @functools.lru_cache(maxsize=256)
@@ -142,7 +154,9 @@ def options_of_row(found: Answer, row: pd.Series) -> dict[str, Any] | None:
     if not has_options or request.figures != AS_THEY_ARE or usual != [int(row[name]) for _, name in _PLACED]:
         return None
     degrees = {"tp": "tp1", "cp": "tp2", "pp": "pp", "vpp": "vpp", "ep": "ep", "zero": "zero", "micro_batch": "mbs"}
-    return {**{name: int(row[column]) for name, column in degrees.items()}, "recompute": str(row["recompute"])}
+    options = {name: int(row[column]) for name, column in degrees.items()}
+    options |= recomputation(RECOMPUTE.index(row["recompute"]))
+    return options if row["schedule"] == SCHEDULES[0] else {**options, "schedule": str(row["schedule"])}
 
 
 class ExpertWork(Record, frozen=True, kw_only=True):

@@ -22,13 +22,14 @@ C = TypeVar("C")
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 #: What ``--forbid`` leaves of a dimension, where that is not one rank.
-_LEAST: Mapping[str, Any] = {"zero": 1, "recompute": "none"}
+_LEAST: Mapping[str, Any] = {"zero": 1, "recompute": "none", "schedule": "1f1b"}
 #: Degrees that make a configuration fully fixed; tp may be given as its two sides.
 _WHOLE = ({"tp", "pp", "mbs"}, {"tp1", "tp2", "pp", "mbs"})
 
 
 class Constraints(Record, frozen=True, kw_only=True):
-    """Constraints. ``fixed`` values by column; ``forbidden`` columns stay at one rank (zero at 1, recompute at none).
+    """Constraints. ``fixed`` values by column; ``forbidden`` columns stay at one rank (zero at 1, recompute at none,
+    schedule at 1f1b).
 
     ``headroom`` is the share of device memory that must stay free.
     """
@@ -71,13 +72,14 @@ PLACES = ("nv_tp1", "nv_tp2", "nv_dp", "nv_pp")
 
 class Feasible(Record, Generic[C], frozen=True, kw_only=True, eq=False):
     """Configurations that hold what is wanted and fit, their seconds per step and GB per device; ``step_j`` where least
-    energy is searched for: J of all devices per step.
+    energy is searched for: J of all devices per step. ``busy_s``: what the busiest rank computes and sends in line.
     """
 
     candidates: C
     step_s: Floats
     memory_gb: Floats
     step_j: Floats | None = None
+    busy_s: Floats | None = None
 
     @property
     def least(self) -> Floats:

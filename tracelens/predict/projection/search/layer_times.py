@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.chunk_timing import exposed_share
 from tracelens.predict.projection.overheads import Software
 from tracelens.predict.projection.search.pipeline_time import Floats
-from tracelens.predict.projection.search.space import AlignedColumns, Ints, distinct
+from tracelens.predict.projection.search.space import SELECTIVE, AlignedColumns, Ints, distinct
 from tracelens.predict.workload import memory, rank_ops
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
@@ -38,12 +39,25 @@ class OpPrices(NamedTuple):
     summed: Callable[[Sequence[PerfModel], Floats], Floats]
 
 
+class PartialTimes(Record, frozen=True, kw_only=True, eq=False):
+    """Parts of a backward that schedules or recomputation tell apart: times as of ``LayerTimes``, and launches.
+
+    ``wgrad``: gradients of weights, [key, kind]. ``again``: what each way of selective recomputation repeats, by part,
+    ``""`` for what is no exchange; ``again_launched``: how many operations.
+    """
+
+    wgrad: Floats
+    wgrad_launched: Floats
+    again: Mapping[str, Mapping[str, Floats]]
+    again_launched: Mapping[str, Floats]
+
+
 class LayerTimes(Record, frozen=True, kw_only=True, eq=False):
     """Microseconds, or µJ, of layers at distinct keys: [key, kind, forward or backward].
 
     ``compute``: matrix products and attention; ``memory``: what streams memory. ``launched`` counts operations.
     ``products`` is the part of ``compute`` that SUMMA's broadcasts overlap.
-    ``exchanged`` has the communication by part (``"tp"``), each with keys of its own.
+    ``exchanged`` has the communication by part (``"tp"``), each with keys of its own. ``partial``: see there.
     """
 
     key: npt.NDArray[np.intp]
@@ -53,6 +67,7 @@ class LayerTimes(Record, frozen=True, kw_only=True, eq=False):
     products: Floats
     launched: Floats
     exchanged: Mapping[str, tuple[npt.NDArray[np.intp], Floats]]
+    partial: Callable[[], PartialTimes]
 
     def take(self, at: npt.NDArray[np.intp]) -> LayerTimes:
         """Those of candidates ``at``."""
@@ -64,6 +79,15 @@ class LayerTimes(Record, frozen=True, kw_only=True, eq=False):
         own = {"compute": self.compute, "memory": self.memory, "copies": self.copies}
         key, times = (self.key, own[name]) if name in own else self.exchanged[name]
         found: Floats = times[:, kind, phase][key]
+        return found
+
+    def again(self, word: str, kind: int) -> Floats:
+        """What ``word``, a way of selective recomputation, repeats of one kind of layer, [candidate]."""
+        keys = {"": self.key, **{part: key for part, (key, _) in self.exchanged.items()}}
+        if kind >= self.compute.shape[1] - len(ENDS):
+            return np.zeros(len(self.key))
+        tables = self.partial().again[word]
+        found: Floats = np.sum([table[:, kind][keys[part]] for part, table in tables.items()], axis=0)
         return found
 
 
@@ -85,9 +109,10 @@ class _Ops(Record, frozen=True, kw_only=True, eq=False):
     count: Floats
     is_product: npt.NDArray[np.bool_]
     ops: list[RankOp]
+    letters: list[str]
 
     @classmethod
-    def of(cls, ops: list[RankOp]) -> _Ops:
+    def of(cls, ops: list[RankOp], letters: list[str]) -> _Ops:
         numbers: dict[PerfModel, int] = {}
         return cls(
             model=np.array([numbers.setdefault(op.model, len(numbers)) for op in ops], np.intp),
@@ -97,7 +122,19 @@ class _Ops(Record, frozen=True, kw_only=True, eq=False):
             count=np.array([op.count for op in ops], np.float64),
             is_product=np.array([op.part == "gemm" for op in ops], np.bool_),
             ops=ops,
+            letters=letters,
         )
+
+    def where(self, holds: Callable[[RankOp, str], bool]) -> npt.NDArray[np.bool_]:
+        """Of which operations, with the letter of their block, something is true. It depends on how they are called."""
+        known: dict[tuple[Any, ...], bool] = {}
+        found = np.zeros(len(self.ops), np.bool_)
+        for at, (op, letter) in enumerate(zip(self.ops, self.letters, strict=True)):
+            key = (op.name, op.phase, op.part, op.core, letter)
+            if key not in known:
+                known[key] = holds(op, letter)
+            found[at] = known[key]
+        return found
 
     def summed(self, rows: _Rows, times_us: Floats, shape: tuple[int, ...]) -> Floats:
         """[key, kind, forward or backward]: operations that take ``times_us`` each, one after another."""
@@ -119,8 +156,6 @@ def layer_times(
     shape = (len(built), max(map(len, built), default=0), 2)
     rows, ops = _rows(built)
     parts = {part: rows.take(np.flatnonzero(ops.part[rows.op] == i)) for i, part in enumerate(PARTS)}
-    launched = np.zeros(shape)
-    np.add.at(launched, (rows.key, rows.kind, ops.backward[rows.op]), 1)
     is_local = ops.part < PARTS.index("tp")
     time_us = np.zeros((max(precisions, default=-1) + 1, len(ops.ops)))
     of_key = np.array(precisions, np.intp)
@@ -134,16 +169,44 @@ def layer_times(
     def local(mine: _Rows) -> Floats:
         return ops.summed(mine, time_us[of_key[mine.key], mine.op], shape)
 
+    def counted(mine: _Rows) -> Floats:
+        launched = np.zeros(shape)
+        np.add.at(launched, (mine.key, mine.kind, ops.backward[mine.op]), 1)
+        return launched
+
     moved = {part: _Moved.of(parts[part], ops, key, stride) for part, stride in strides.items()}
     sent = prices.us(itertools.chain.from_iterable(each.models for each in moved.values()))
+
+    def repeated(only: npt.NDArray[np.bool_]) -> dict[str, Floats]:
+        forward = {part: each.times(ops, sent, prices, shape, only)[:, :, 0] for part, each in moved.items()}
+        return {"": local(rows.take(np.flatnonzero((only & is_local)[rows.op])))[:, :, 0], **forward}
+
     return LayerTimes(
         key=key,
         compute=local(parts["compute"]),
         memory=local(parts["memory"]),
         copies=local(parts["copies"]),
         products=local(rows.take(np.flatnonzero(is_local[rows.op] & ops.is_product[rows.op]))),
-        launched=launched,
+        launched=counted(rows),
         exchanged={part: (each.inverse, each.times(ops, sent, prices, shape)) for part, each in moved.items()},
+        partial=functools.cache(functools.partial(_partial, rows, ops, counted, local, repeated)),
+    )
+
+
+def _partial(
+    rows: _Rows, ops: _Ops, counted: Callable[[_Rows], Floats], local: Callable[[_Rows], Floats],
+    repeated: Callable[[npt.NDArray[np.bool_]], dict[str, Floats]],
+) -> PartialTimes:  # fmt: skip
+    """``counted`` launches and ``local`` times of some rows, and what ``repeated`` forwards of some operations take."""
+    again, launched = dict[str, dict[str, Floats]](), dict[str, Floats]()
+    for word, fields in SELECTIVE.items():
+        is_again = ops.where(functools.partial(rank_ops.is_repeated, parallel=ParallelConfig(**fields)))
+        again[word] = repeated(is_again)
+        launched[word] = counted(rows.take(np.flatnonzero(is_again[rows.op])))[:, :, 0]
+        launched[word][:, -len(ENDS) :] = 0.0
+    mine = rows.take(np.flatnonzero(ops.where(lambda op, _: op.phase == "wgrad")[rows.op]))
+    return PartialTimes(
+        wgrad=local(mine)[:, :, 1], wgrad_launched=counted(mine)[:, :, 1], again=again, again_launched=launched
     )
 
 
@@ -158,7 +221,11 @@ def _rows(built: Sequence[Mapping[str, list[RankLayer]]]) -> tuple[_Rows, _Ops]:
     lengths = np.array([len(each.ops) for each in blocks], np.intp)
     many, ends = lengths[block], np.cumsum(lengths[block])
     at = np.arange(ends[-1] if len(ends) else 0) + np.repeat((np.cumsum(lengths) - lengths)[block] - ends + many, many)
-    return _Rows(op=op[at], key=np.repeat(keys, many), kind=np.repeat(kinds, many)), _Ops.of(ops)
+    # The head shares operations with the blocks that predict further tokens, and repeats none of them
+    ends_first = sorted(blocks, key=lambda each: each.letter not in ENDS)
+    letter_of = {id(one): each.letter for each in ends_first for one in each.ops}
+    letters = [letter_of[id(one)] for one in ops]
+    return _Rows(op=op[at], key=np.repeat(keys, many), kind=np.repeat(kinds, many)), _Ops.of(ops, letters)
 
 
 def _numbered(objects: list[Any]) -> tuple[list[Any], Ints]:
@@ -201,10 +268,15 @@ class _Moved(Record, frozen=True, kw_only=True, eq=False):
             model=model,
         )
 
-    def times(self, ops: _Ops, sent_us: Mapping[PerfModel, float], prices: OpPrices, shape: tuple[int, ...]) -> Floats:
-        """[key and stride, kind, forward or backward] from the time of each exchange."""
+    def times(
+        self, ops: _Ops, sent_us: Mapping[PerfModel, float], prices: OpPrices, shape: tuple[int, ...],
+        only: npt.NDArray[np.bool_] | None = None,
+    ) -> Floats:  # fmt: skip
+        """[key and stride, kind, forward or backward] from the time of each exchange; ``only``: of those operations."""
         each = prices.summed(self.models, np.array([sent_us[model] for model in self.models], np.float64))
-        return ops.summed(self.rows, each[self.model], (int(self.inverse.max(initial=-1)) + 1, *shape[1:]))
+        mine = np.arange(len(self.rows)) if only is None else np.flatnonzero(only[self.rows.op])
+        shape = (int(self.inverse.max(initial=-1)) + 1, *shape[1:])
+        return ops.summed(self.rows.take(mine), each[self.model[mine]], shape)
 
 
 def part_of(op: RankOp) -> str:
@@ -238,6 +310,13 @@ class StepOperations(Record, frozen=True, kw_only=True):
         shares = self._shares(blocks)
         for block in blocks if count else ():
             yield from self._block_rows(kind, block, count, kept, shares)
+
+    def again_s(self, blocks: Sequence[RankLayer]) -> float:
+        """What selective recomputation repeats of one layer in all micro-batches."""
+        if self.parallel.recompute != "selective":
+            return 0.0
+        ops = (op for block in blocks for op in block.ops if rank_ops.is_repeated(op, block.letter, self.parallel))
+        return self.parallel.micro_batches * sum(map(self._us, ops)) / US_PER_S
 
     def _us(self, op: RankOp) -> float:
         return op.count * self.prices[op.model] * self.software.of(op)

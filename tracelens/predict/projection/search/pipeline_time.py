@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracelens.predict.projection.overheads import later_us
 from tracelens.predict.projection.pipeline import OVERLAP_COST, exposed_us, layer_counts
-from tracelens.predict.projection.search.space import Ints, Splits
+from tracelens.predict.projection.search.space import SCHEDULES, Ints, Splits
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.rank_ops import ENDS
 from tracelens.types.records import Record
@@ -49,8 +49,9 @@ class StageType(Record, frozen=True, kw_only=True, eq=False):
 
 
 @functools.cache
-def stage_types(model: ModelConfig, pp: int, vpp: int) -> tuple[StageType, ...]:
+def stage_types(model: ModelConfig, pp: int, vpp: int, schedule: str = SCHEDULES[0]) -> tuple[StageType, ...]:
     """What the ranks of a pipeline hold, each distinct share once."""
+    is_v, vpp = schedule == "zb-v", 2 if schedule == "zb-v" else vpp
     kinds = (*dict.fromkeys(model.layers), *ENDS)
     parts: list[ChunkType] = []
     made: dict[tuple[int, ...], ChunkType] = {}
@@ -66,7 +67,8 @@ def stage_types(model: ModelConfig, pp: int, vpp: int) -> tuple[StageType, ...]:
         at += count
     by_rank: dict[tuple[ChunkType, ...], list[int]] = {}
     for rank in range(pp):
-        by_rank.setdefault(tuple(parts[rank::pp]), []).append(rank)
+        held_by = (parts[rank], parts[-1 - rank]) if is_v else tuple(parts[rank::pp])
+        by_rank.setdefault(held_by, []).append(rank)
     return tuple(StageType(chunks=chunks, ranks=tuple(ranks)) for chunks, ranks in by_rank.items())
 
 
@@ -95,6 +97,27 @@ def under_way(s: Splits, stage: StageType, passes: Ints, kept_bytes: Floats) -> 
             kept = np.where((more > most)[:, None], other, kept)
             most = np.maximum(most, more)
     return kept
+
+
+def split_kept_bytes(s: Splits, stage: StageType, passes: Ints, kept: Floats, later: Floats) -> Floats:
+    """The most that the ranks of ``stage`` keep under a schedule that puts gradients of weights off: ``kept`` of a
+    layer's micro-batch until the gradient of its input, ``later`` from then on, [candidate, kind].
+
+    ZB-H1: rank r keeps as many as there are ranks from it on, and has put off r more. ZB-V: two chunks per rank of the
+    pipeline, at worst all of them the same one.
+    """
+    stages = int(s.pp[0])
+    held = [(kept @ chunk.layers, later @ chunk.layers) for chunk in stage.chunks]
+    if SCHEDULES[int(s.schedule[0])] == "zb-v":
+        found: Floats = 2 * stages * np.max(held, axis=(0, 1))
+        return found
+    ((kept, later),) = held
+    most = np.zeros(len(kept))
+    for rank in (stage.ranks[0], stage.ranks[-1]):
+        for off in (rank, rank + 1):
+            ahead = np.minimum(stages - off, passes)
+            most = np.maximum(most, ahead * kept + np.minimum(off, passes - ahead) * later)
+    return most
 
 
 def _kept(stage: StageType, stages: int, forwards: Ints, backwards: Ints) -> Floats:
@@ -146,8 +169,9 @@ class KindCosts(NamedTuple):
 
 
 def pass_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> PassTimes:
+    """All of ``s`` have the same schedule. Those that tell gradients of inputs from those of weights have ZeRO 1."""
     busy = chunk.layers @ layers.time
-    beside = _beside_us(s, chunk, layers)
+    beside = np.zeros(busy.shape) if len(busy) == len("FDW") else _beside_us(s, chunk, layers)
     return PassTimes(busy=busy, beside=beside, host=later_us(busy + beside, chunk.layers @ layers.launch))
 
 
@@ -223,14 +247,7 @@ def ends_us(
     others = np.minimum(len(held), micro_batches[at]) - 1
     plain = [{chunk: each.whole[phase][at] for chunk, each in passes_us.items()} for phase in (0, 1)]
     launch = {chunk: chunk.layers @ costs.launch for chunk in passes_us}
-    gathered, reduced = (dict.fromkeys(held, np.zeros(len(at))) for _ in range(2))
-
-    def opened(rank: int, number: int, start: Floats) -> Floats:
-        chunk = held[rank][number]
-        forward = _forward_us(chunk, costs, gathered[rank] - start)
-        gathered[rank] = gathered[rank] + costs.gather @ chunk.layers
-        hosted: Floats = forward + later_us(forward, launch[chunk][0])
-        return hosted
+    reduced = dict.fromkeys(held, np.zeros(len(at)))
 
     def closed(rank: int, number: int, start: Floats) -> Floats:
         chunk = held[rank][number]
@@ -244,12 +261,31 @@ def ends_us(
         return np.where(is_2, plain[1][chunk], hosted)
 
     wave = functools.partial(_wave, held, others=others, hop=hop)
-    first = wave(plain[0], opened) - wave(plain[0])
+    first = _opening_us(held, costs, plain[0], others=others, hop=hop)
     free = _before_last_us(held, plain, hop)
     last = wave(plain[1], closed, free=free)
     last = np.maximum(last, np.max(list(reduced.values()), axis=0)) - wave(plain[1], free=free)
     late[at] = first + last
     return late
+
+
+def _opening_us(
+    held: Mapping[int, Sequence[ChunkType]], costs: KindCosts, plain_us: Mapping[ChunkType, Floats],
+    *, others: Floats, hop: Floats,
+) -> Floats:  # fmt: skip
+    """What the first micro-batch's forwards take longer, whose weights are gathered as the step begins."""
+    gathered = dict.fromkeys(held, np.zeros(len(hop)))
+    launch = {chunk: chunk.layers @ costs.launch[0] for chunk in plain_us}
+
+    def opened(rank: int, number: int, start: Floats) -> Floats:
+        chunk = held[rank][number]
+        forward = _forward_us(chunk, costs, gathered[rank] - start)
+        gathered[rank] = gathered[rank] + costs.gather @ chunk.layers
+        hosted: Floats = forward + later_us(forward, launch[chunk])
+        return hosted
+
+    wave = functools.partial(_wave, held, plain_us, others=others, hop=hop)
+    return wave(opened) - wave()
 
 
 def _before_last_us(
@@ -346,3 +382,81 @@ def _paced_us(types: Sequence[StageType], each: Floats, once: Floats, micro_batc
         draining = np.maximum(0.0, after - ahead * backward) * (micro_batches > stages - last)
         paced = np.maximum(paced, before + micro_batches * (forward + backward) + filling + draining)
     return paced
+
+
+def whole_us(
+    s: Splits, types: Sequence[StageType], layers: KindCosts, passes_us: Mapping[ChunkType, PassTimes],
+    *, hop: Floats, micro_batches: Floats,
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """As ``split_us``, of a schedule of whole backwards."""
+    ran, hops = pipeline_us(types, passes_us, hop=hop, micro_batches=micro_batches)
+    return ran, hops, ends_us(s, types, layers, passes_us, hop=hop, micro_batches=micro_batches)
+
+
+def split_us(
+    s: Splits, types: Sequence[StageType], layers: KindCosts, passes_us: Mapping[ChunkType, PassTimes],
+    *, hop: Floats, micro_batches: Floats,
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """Time of a schedule that puts gradients of weights off, how much of it is transfers, and what weights and
+    gradients add at its ends; ``layers`` and ``passes_us`` are [forward, gradient of the input, of weights].
+
+    Every rank's last gradients of weights hide the sum of its gradients as far as they last.
+    """
+    held = {rank: stage.chunks for stage in types for rank in stage.ranks}
+    row = {rank: at for at, stage in enumerate(types) for rank in stage.ranks}
+    stages = len(held)
+    each = [np.sum([passes_us[chunk].whole for chunk in stage.chunks], axis=0) for stage in types]
+    longest = np.max([one.sum(axis=0) for one in each], axis=0)
+    last = KindCosts(layers.time[[0, 2]], layers.launch[[0, 2]], layers.gather, layers.scatter)
+    closing = []
+    for stage in types:
+        chunk, *others = stage.chunks
+        # Gradients of a V's other half are summed from its own last pass on, a gradient of the input before this one's
+        taken = sum((layers.scatter @ one.layers - passes_us[one].whole[2] for one in others), np.zeros(len(s)))
+        backward, until = _backward_us(chunk, last, taken - passes_us[chunk].whole[1] * bool(others))
+        until = np.maximum(until, backward) + layers.scatter[:, chunk.kinds[0]]
+        closing.append(np.maximum(until - passes_us[chunk].whole[2], 0.0))
+    first = {rank: chunks[:1] for rank, chunks in held.items()}
+    ahead = {chunks[0]: passes_us[chunks[0]].whole[0] for chunks in first.values()}
+    opening = _opening_us(first, layers, ahead, others=np.minimum(stages, micro_batches) - 1, hop=hop)
+    of_rank = [each[row[rank]] for rank in range(stages)]
+    if SCHEDULES[int(s.schedule[0])] == "zb-v":
+        ran = micro_batches * longest + _v_bubble_us(of_rank, hop)
+        ends = np.max(closing, axis=0)
+    else:
+        nothing = [np.zeros(len(s))] * stages
+        ran = _zb_h1_us(of_rank, nothing, hop, micro_batches)
+        ends = _zb_h1_us(of_rank, [closing[row[rank]] for rank in range(stages)], hop, micro_batches) - ran
+    hops = np.minimum(4 * (stages - 1) * hop, ran - micro_batches * longest)
+    return ran, hops, opening + ends
+
+
+def _zb_h1_us(ranks: Sequence[Floats], closing: Sequence[Floats], hop: Floats, micro_batches: Floats) -> Floats:
+    """ZB-H1 of ranks that take [forward, gradient of the input, of weights] and ``closing`` more at their end.
+
+    As ``_paced_us``, but a rank has put as many gradients of weights off as there are ranks before it, and runs them
+    while the gradients of inputs go back to the first one.
+    """
+    stages, before, begun = len(ranks), np.zeros(len(hop)), []
+    for rank, (forward, dgrad, wgrad) in enumerate(ranks):
+        after = sum((one[0] + one[1] + 2 * hop for one in ranks[rank + 1 :]), np.zeros(len(hop)))
+        waits = np.maximum(0.0, after - np.minimum(stages - 1 - rank, micro_batches - 1) * forward)
+        off = np.minimum(rank + 1, micro_batches) * wgrad
+        begun.append(before + waits + micro_batches * (forward + dgrad + wgrad) - off)
+        before = before + forward + hop
+    ends, leaves = np.zeros(len(hop)), np.full(len(hop), -np.inf)
+    for rank in reversed(range(stages)):
+        leaves = np.maximum(begun[rank], leaves + hop + ranks[rank][1])
+        off = np.minimum(rank + 1, micro_batches) * ranks[rank][2]
+        ends = np.maximum(ends, leaves + off + closing[rank])
+    return ends
+
+
+def _v_bubble_us(ranks: Sequence[Floats], hop: Floats) -> Floats:
+    """What ZB-V takes longer than its busiest rank computes: one chunk's gradient of the input on each other rank, and
+    transfers down and up, forward and back.
+    """
+    idle = np.array([dgrad / 2 for _, dgrad, _ in ranks])
+    busiest = np.array([one.sum(axis=0) for one in ranks]).argmax(axis=0)
+    bubble: Floats = idle.sum(axis=0) - idle[busiest, np.arange(len(hop))] + 4 * (len(ranks) - 1) * hop
+    return bubble

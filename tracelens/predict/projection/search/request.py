@@ -1,9 +1,9 @@
 """A search by names, its winner tried on the event graph, and many searches over every combination of figures,
 models and clusters.
 
-The event graph tries on one configuration, dimension by dimension, what the table of a search does not vary:
-zero-bubble schedules, overlap of tensor-parallel collectives and of experts' exchanges, tensor ranks of experts, shards
-within a node (HSDP), and recomputing some modules instead of whole layers, or of none.
+The event graph tries on one configuration, dimension by dimension, what the table of a search does not vary: schedules
+without a closed form, overlap of tensor-parallel collectives and of experts' exchanges, tensor ranks of experts, shards
+within a node (HSDP).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tracelens.predict.projection.projection_options import (
 )
 from tracelens.predict.projection.search import ANYTHING, Constraints, Feasible, Rules, evaluate, fastest, pareto
 from tracelens.predict.projection.search.pipeline_time import Floats
-from tracelens.predict.projection.search.space import Space, Splits
+from tracelens.predict.projection.search.space import SCHEDULES, Space, Splits
 from tracelens.predict.projection.search.systems import AS_THEY_ARE, Figures, load_model
 from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import Projection, project
@@ -42,9 +42,8 @@ from tracelens.types.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-_ZERO_BUBBLE = ("zb-h1", "zb-1p", "zb-v", "v-half", "v-min")
-#: Modules that selective recomputation is tried with, the cheapest first.
-_MODULES = (("layernorm", "mlp_act"), ("layernorm", "mlp_act", "moe_act"), ("layernorm", "mlp"))
+#: Schedules that only the event graph knows.
+_FURTHER = ("zb-1p", "v-half", "v-min")
 _SAVES = 1e-3
 
 
@@ -103,23 +102,31 @@ def _shards(found: Projection) -> Iterator[_Trial]:
         yield {"shard": str(ranks)}, {"shard": ranks}
 
 
-def _recomputation(found: Projection) -> Iterator[_Trial]:
-    for modules in _MODULES if found.parallel.recompute == "full" else ():
-        options = {"recompute": "selective", "recompute-modules": ",".join(modules)}
-        yield options, {"recompute": "selective", "recompute_modules": modules}
-
-
 def _schedules(found: Projection) -> Iterator[_Trial]:
-    for name in _ZERO_BUBBLE if found.parallel.pp > 1 else ():
+    for name in _FURTHER if found.parallel.pp > 1 else ():
         yield {"schedule": name, "vpp": "1"}, {"vpp": 1}
 
 
-_DIMENSIONS = (_recomputation, _overlaps, _expert_ranks, _shards, _schedules)
+_DIMENSIONS = (_overlaps, _expert_ranks, _shards, _schedules)
 OBJECTIVES: Mapping[Objective, str] = {"time": "t", "cost": "usd_per_mtoken", "energy": "j_per_token"}
 _SECONDS_PER_HOUR = 3600
 _MILLION = 1e6
 #: Dimensions whose alternatives say why a configuration wins.
-_COMPARED = ("tp1", "tp2", "pp", "vpp", "mbs", "ep", "zero", "recompute", "precision", "nb", "nv_tp1", "nv_dp")
+_COMPARED = (
+    "tp1",
+    "tp2",
+    "pp",
+    "vpp",
+    "mbs",
+    "ep",
+    "zero",
+    "recompute",
+    "schedule",
+    "precision",
+    "nb",
+    "nv_tp1",
+    "nv_dp",
+)
 #: Parts of a step, in seconds; a rule set has some of them.
 PARTS = (
     "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
@@ -364,12 +371,13 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
         parallel = rules.parallel(one, 0, global_batch=self.request.global_batch)
         return project(
             rules.model, parallel, rules.system, sequence=rules.tokens_per_sample, backends=rules.backends,
+            schedule=SCHEDULES[int(one.schedule[0])] if one.schedule[0] else None,
             software=rules.software_in(int(one.precision[0])),
         )  # fmt: skip
 
     def refined(self, place: int = 0) -> Refined | None:
-        """The step with what the table does not vary: schedule, overlap, experts' tensor ranks, shards, modules to
-        recompute; None for rules that share no model with the event graph.
+        """The step with what the table does not vary: further schedules, overlap, experts' tensor ranks, shards; None
+        for rules that share no model with the event graph.
         """
         found = self.rechecked(place)
         return None if found is None else refined(found, headroom=self.request.wanted.headroom)
@@ -399,7 +407,12 @@ def answer(request: Request) -> Answer:
     """Runs the search. UsageError for names that are not known and dimensions that do not exist."""
     rule_sets = request.rule_sets()
     counts = sorted(set(request.gpus))
-    found = [rules.feasible(counts, global_batch=request.global_batch, wanted=request.wanted) for rules in rule_sets]
+    asked: Any = {"global_batch": request.global_batch, "wanted": request.wanted}
+    found = [rules.feasible(counts, **asked) for rules in rule_sets]
+    found = [
+        rules.widened(each, top=request.top, **asked) if isinstance(rules, CorrectedRules) else each
+        for rules, each in zip(rule_sets, found, strict=True)
+    ]
     if request.objective == "energy":
         found = [
             replace(each, step_j=_step_j(request, rules, each.candidates, each.step_s))

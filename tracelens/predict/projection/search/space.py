@@ -8,7 +8,7 @@ because memory does not depend on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, Self, TypeAlias
@@ -20,7 +20,7 @@ from tracelens.errors import UsageError
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.workload.blocks import block_types
 from tracelens.predict.workload.model_config import ModelConfig
-from tracelens.predict.workload.parallel_config import PrecisionName, Recompute
+from tracelens.predict.workload.parallel_config import PrecisionName
 from tracelens.types.records import Record
 
 Ints = npt.NDArray[np.int64]
@@ -90,8 +90,24 @@ def divisors(n: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(n // d for d in small)}))
 
 
-#: What ``Splits.recompute`` counts. Selective recomputation repeats nothing where attention is fused, as it is here.
-RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
+#: Fields of ``ParallelConfig`` for selective recomputation, the cheapest first: attention is fused here, so that it has
+#: nothing to repeat by itself.
+SELECTIVE: Mapping[str, Mapping[str, Any]] = {
+    "+".join(modules): {"recompute": "selective", "recompute_modules": modules}
+    for modules in (("layernorm", "mlp_act"), ("layernorm", "mlp_act", "moe_act"), ("layernorm", "mlp"))
+}
+#: What ``Splits.recompute`` and ``Splits.schedule`` count; ``1f1b`` is interleaved where there are chunks. The closed
+#: forms know no others.
+RECOMPUTE: tuple[str, ...] = ("none", "full", *SELECTIVE)
+SCHEDULES = ("1f1b", "zb-h1", "zb-v")
+
+
+def recomputation(code: int) -> Mapping[str, Any]:
+    """Fields of ``ParallelConfig``."""
+    word = RECOMPUTE[code]
+    return SELECTIVE.get(word, {"recompute": word})
+
+
 ZERO = (1, 2, 3)
 Index: TypeAlias = npt.NDArray[np.intp] | npt.NDArray[np.bool_]
 
@@ -111,8 +127,8 @@ class Splits(AlignedColumns, frozen=True, kw_only=True, eq=False):
     """One entry per configuration. ``m1`` tensor-parallel ranks; ``m2`` the other side of a SUMMA grid, or context
     ranks.
 
-    ``blocks`` of a SUMMA product, else 1. ``recompute`` and ``precision`` are positions in ``RECOMPUTE`` and in the
-    precisions asked for. ``near_*``: members of the group in one node, 0 before ``placed``.
+    ``blocks`` of a SUMMA product, else 1. ``recompute``, ``schedule`` and ``precision`` are positions in ``RECOMPUTE``,
+    ``SCHEDULES`` and the precisions asked for. ``near_*``: members of the group in one node, 0 before ``placed``.
     """
 
     gpus: Ints
@@ -127,6 +143,7 @@ class Splits(AlignedColumns, frozen=True, kw_only=True, eq=False):
     zero: Ints
     recompute: Ints
     precision: Ints
+    schedule: Ints
     near_m1: Ints
     near_m2: Ints
     near_dp: Ints
@@ -151,7 +168,8 @@ class Space(Record, frozen=True, kw_only=True):
     strategy: Strategy
     sequence: int
     zero: tuple[int, ...] = ZERO
-    recompute: tuple[Recompute, ...] = RECOMPUTE
+    recompute: tuple[str, ...] = ("none", "full")
+    schedules: tuple[str, ...] = SCHEDULES[:1]
     precisions: tuple[PrecisionName, ...] = ("bf16",)
     is_beside_1d: bool = False
 
@@ -162,6 +180,26 @@ class Space(Record, frozen=True, kw_only=True):
         columns = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(_WITHOUT_PLACE)}
         nowhere = np.zeros(len(rows), np.int64)
         return Splits(**columns, near_m1=nowhere, near_m2=nowhere, near_dp=nowhere, near_pp=nowhere)
+
+    def can_run(self, schedule: Ints, passes: Ints, *, zero: Any, pp: Any, vpp: Any) -> npt.NDArray[np.bool_]:
+        """Whether stages have the chunks of a schedule, and weights' gradients, put off, one buffer to be added to.
+        ZB-V's closed form is that of a pattern which repeats: below two micro-batches per stage up to 31 % off.
+        """
+        is_v = schedule == SCHEDULES.index("zb-v")
+        fits_v = (2 * pp <= len(self.model.layers)) & (passes >= 2 * pp)
+        found: npt.NDArray[np.bool_] = (schedule == 0) | (pp > 1) & (vpp == 1) & (zero == 1) & (~is_v | fits_v)
+        return found
+
+    @property
+    def ways_to_recompute(self) -> list[int]:
+        """Positions in ``RECOMPUTE``; of those that repeat the same of this model the first."""
+        types, found = block_types(), dict[tuple[str, ...], int]()
+        own = {"layernorm", *(types[letter].recompute_module for letter in self.model.blocks)}
+        for code, word in enumerate(RECOMPUTE):
+            modules = recomputation(code).get("recompute_modules", (word,))
+            repeated = tuple(each for each in modules if word not in SELECTIVE or each.removesuffix("_act") in own)
+            found.setdefault(repeated, code)
+        return list(found.values())
 
     def _blocks(self, n: int, global_batch: int) -> Iterator[Ints]:
         layers = len(self.model.layers)
@@ -189,8 +227,11 @@ class Space(Record, frozen=True, kw_only=True):
             self.zero if replicas > 1 else (min(self.zero),),
             [RECOMPUTE.index(word) for word in self.recompute],
             range(len(self.precisions)),
+            [SCHEDULES.index(word) for word in self.schedules],
         )
         varied = np.array(np.meshgrid(*choices, indexing="ij"), np.int64).reshape(len(choices), -1).T
+        if self.schedules != SCHEDULES[:1]:
+            varied = varied[self.can_run(varied[:, -1], passes // varied[:, 0], zero=varied[:, 3], pp=pp, vpp=vpp)]
         rows = np.empty((len(varied), len(_WITHOUT_PLACE)), np.int64)
         rows[:, : len(fixed)], rows[:, len(fixed) :] = fixed, varied
         return rows

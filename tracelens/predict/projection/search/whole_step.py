@@ -38,7 +38,17 @@ from tracelens.predict.projection.search.layer_times import (
     layer_times,
 )
 from tracelens.predict.projection.search.pipeline_time import Floats, StageType
-from tracelens.predict.projection.search.space import RECOMPUTE, Ints, Space, Splits, distinct, placed
+from tracelens.predict.projection.search.space import (
+    RECOMPUTE,
+    SCHEDULES,
+    SELECTIVE,
+    Ints,
+    Space,
+    Splits,
+    distinct,
+    placed,
+    recomputation,
+)
 from tracelens.predict.workload import memory, rank_ops
 from tracelens.predict.workload.blocks import block_types
 from tracelens.predict.workload.model_config import ModelConfig
@@ -129,7 +139,7 @@ class CorrectedRules:
         self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Constraints = ANYTHING
     ) -> Feasible[Splits]:
         """All configurations that hold what is wanted: memory first, which does not depend on where ranks stand."""
-        splits = self.space.splits(gpu_counts, global_batch=global_batch)
+        splits = _asked_for(self.space, wanted).splits(gpu_counts, global_batch=global_batch)
         if wanted.fixed or wanted.forbidden:
             names = [name for name in self.degrees(splits) if name not in PLACES]
             splits = splits.take(wanted.allows(self.degrees(splits), only=names))
@@ -142,8 +152,52 @@ class CorrectedRules:
             allowed = wanted.allows(self.degrees(spread), only=PLACES)
             spread, source = spread.take(allowed), source[allowed]
         # To a picosecond: the same step summed in another order is no faster
-        step_s = np.round(self.times(spread, global_batch=global_batch)["t"], 12)
-        return Feasible(candidates=spread, step_s=step_s, memory_gb=needed[source])
+        times = self.times(spread, global_batch=global_batch)
+        busy_s = sum((times[name] for name in _BUSY), np.zeros(len(spread)))
+        return Feasible(
+            candidates=spread, step_s=np.round(times["t"], 12), memory_gb=needed[source], busy_s=busy_s
+        )  # fmt: skip
+
+    def widened(
+        self, found: Feasible[Splits], *, top: int, global_batch: int, wanted: Constraints = ANYTHING
+    ) -> Feasible[Splits]:
+        """``found`` and its splits with every schedule and every way to recompute, where they may be as fast as the
+        ``top`` of as many devices: none takes less than a rank with its share of the layers computes and sends in line.
+        """
+        if self.strategy == "2d" or found.busy_s is None or not len(found.step_s):
+            return found
+        counts, which = np.unique(found.candidates.gpus, return_inverse=True)
+        limit = np.full(len(counts), np.inf)
+        for i in range(len(counts)):
+            mine = found.step_s[which == i]
+            limit[i] = np.partition(mine, top - 1)[top - 1] if len(mine) > top else np.inf
+        pp, layers = found.candidates.pp, len(self.model.layers)
+        near = np.flatnonzero(found.busy_s * layers < limit[which] * pp * -(-layers // pp))
+        splits = found.candidates.take(near)
+        names = [name for name in Splits.__struct_fields__ if name not in ("recompute", "schedule")]
+        splits = splits.take(distinct([getattr(splits, name) for name in names])[0])
+        ways = np.array(list(itertools.product(self.space.ways_to_recompute, range(len(SCHEDULES)))))
+        recompute, schedule = np.tile(ways, (len(splits), 1)).T
+        splits = replace(
+            splits.take(np.repeat(np.arange(len(splits)), len(ways))), recompute=recompute, schedule=schedule
+        )
+        # The table of ``feasible`` has the others
+        is_new = (splits.schedule > 0) | np.isin(splits.recompute, _codes(SELECTIVE))
+        passes = splits.micro_batches(global_batch)
+        can_run = self.space.can_run(splits.schedule, passes, zero=splits.zero, pp=splits.pp, vpp=splits.vpp)
+        splits = splits.take(is_new & can_run)
+        splits = splits.take(wanted.allows(self.degrees(splits)))
+        needed = sum(self.memory_gb(splits, global_batch=global_batch).values(), np.zeros(len(splits)))
+        if not wanted.is_one_configuration:
+            fits = needed <= self.capacity_gb * (1 - wanted.headroom)
+            splits, needed = splits.take(fits), needed[fits]
+        step_s = np.round(self.times(splits, global_batch=global_batch)["t"], 12)
+        both = [found.candidates, splits]
+        return Feasible(
+            candidates=Splits(**{n: np.concatenate([getattr(s, n) for s in both]) for n in Splits.__struct_fields__}),
+            step_s=np.append(found.step_s, step_s),
+            memory_gb=np.append(found.memory_gb, needed),
+        )
 
     def table(self, candidates: Splits, *, global_batch: int) -> dict[str, Any]:
         needed = self.memory_gb(candidates, global_batch=global_batch)
@@ -174,7 +228,9 @@ class CorrectedRules:
         whole = {name: float(value[0]) for name, value in times.items()}
         parallel = self.parallel(one, 0, global_batch=global_batch)
         stage = next(
-            s for s in pipeline_time.stage_types(self.model, parallel.pp, parallel.vpp) if s.ranks[0] == first[0]
+            s
+            for s in pipeline_time.stage_types(self.model, parallel.pp, parallel.vpp, SCHEDULES[int(one.schedule[0])])
+            if s.ranks[0] == first[0]
         )
         layers = self.layers(parallel)
         explanation = StepOperations(
@@ -193,6 +249,7 @@ class CorrectedRules:
             made = list(explanation.rows(kind, blocks, count, held))
             repeated = sum(row["forward_s"] for row in made if not row["op"].endswith(rank_ops.COPIED))
             again += repeated * (parallel.recompute == "full" and kind not in ENDS)
+            again += count * explanation.again_s(blocks)
             rows += made
         return [
             *rows,
@@ -212,6 +269,7 @@ class CorrectedRules:
             "mbs": s.micro_batch, "nb": s.blocks, "nv_tp1": s.near_m1, "nv_tp2": s.near_m2, "nv_dp": s.near_dp,
             "nv_pp": s.near_pp, "vpp": s.vpp, "ep": s.ep, "zero": s.zero,
             "recompute": np.array(RECOMPUTE)[s.recompute], "precision": np.array(self.space.precisions)[s.precision],
+            "schedule": np.array(SCHEDULES)[s.schedule],
         }  # fmt: skip
 
     def parallel(self, splits: Splits, index: int, *, global_batch: int) -> ParallelConfig:
@@ -229,8 +287,8 @@ class CorrectedRules:
             vpp=one["vpp"],
             micro_batches=global_batch // (one["dp"] * one["micro_batch"]),
             zero=one["zero"],
-            recompute=RECOMPUTE[one["recompute"]],
             placement=place,
+            **recomputation(one["recompute"]),
         )
 
     def memory_gb(self, splits: Splits, *, global_batch: int) -> dict[str, Floats]:
@@ -279,8 +337,8 @@ class CorrectedRules:
             passes = part.micro_batches(global_batch).astype(float)[:, None]
             each, mine = np.zeros(held.shape), layers.take(group)
             for k, kind in enumerate(self.kinds):
-                is_full = np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS)
-                again = is_full * sum(mine.part(name, k, 0) for name in REPEATED)
+                whole = sum((mine.part(name, k, 0) for name in REPEATED), np.zeros(len(group)))
+                again = _again_us(part, mine, k, whole * (kind not in ENDS))
                 each[:, k] = again + sum(mine.part(name, k, phase) for name in PARTS for phase in (0, 1))
             is_2, is_3 = part.zero[:, None] >= 2, part.zero[:, None] == 3
             moved = gather[group] * np.where(is_3, 2 * passes, 1) + scatter[group] * np.where(is_2, passes, 1)
@@ -343,14 +401,16 @@ class CorrectedRules:
         )  # fmt: skip
 
     def _by_stages(self, splits: Splits) -> Iterable[tuple[npt.NDArray[np.intp], tuple[StageType, ...]]]:
-        """Candidates with the same stages and chunks together, and what their ranks hold."""
-        first, inverse = distinct([splits.pp, splits.vpp])
+        """Candidates with the same stages, chunks and schedule together, and what their ranks hold."""
+        first, inverse = distinct([splits.pp, splits.vpp, splits.schedule])
         order = np.argsort(inverse, kind="stable")
         edges = np.searchsorted(inverse[order], np.arange(len(first) + 1))
         for i, index in enumerate(first):
             yield (
                 order[edges[i] : edges[i + 1]],
-                pipeline_time.stage_types(self.model, int(splits.pp[index]), int(splits.vpp[index])),
+                pipeline_time.stage_types(
+                    self.model, int(splits.pp[index]), int(splits.vpp[index]), SCHEDULES[int(splits.schedule[index])]
+                ),
             )
 
     def _stage_memory(
@@ -365,10 +425,23 @@ class CorrectedRules:
             "weights": states.weights + gathered,
             "gradients": states.gradients,
             "optimizer": states.optimizer,
-            "activations": (kept * pipeline_time.under_way(s, stage, s.micro_batches(global_batch), kept)).sum(axis=1)
+            "activations": self._kept_bytes(s, stage, s.micro_batches(global_batch), kept)
             + (working * present).max(axis=1),
             "logits": logits if stage.layers[-1] else 0.0 * logits,
         }
+
+    def _kept_bytes(self, s: Splits, stage: StageType, passes: Ints, kept: Floats) -> Floats:
+        """The most activations that the ranks of ``stage`` keep at once; all of ``s`` have the same schedule."""
+        if not s.schedule.any():
+            held: Floats = (kept * pipeline_time.under_way(s, stage, passes, kept)).sum(axis=1)
+            return held
+        first, inverse = distinct([getattr(s, name) for name in _LAYER_KEY])
+        later = np.zeros((len(first), len(self.kinds)))
+        for i, index in enumerate(first):
+            parallel = self._layer_parallel({name: int(getattr(s, name)[index]) for name in _LAYER_KEY})
+            for k, blocks in enumerate(self.layers(parallel).values()):
+                later[i, k] = sum(memory.wgrad_bytes(block, parallel) for block in blocks if block.letter not in ENDS)
+        return pipeline_time.split_kept_bytes(s, stage, passes, kept, later[inverse])
 
     def _states(self, s: Splits, dense: Floats, expert: Floats) -> memory.States[Any]:
         """Of so many parameters on a rank, divided as each candidate says."""
@@ -384,7 +457,7 @@ class CorrectedRules:
         logits = np.zeros(len(first))
         for i, index in enumerate(first):
             one = {name: int(getattr(s, name)[index]) for name in (*names, "ep", "precision", "blocks")} | {"ep": 1}
-            arguments = (self.model, replace(self._layer_parallel(one), recompute=RECOMPUTE[one["recompute"]]))
+            arguments = (self.model, replace(self._layer_parallel(one), **recomputation(one["recompute"])))
             for k, kind in enumerate(self.kinds[: -len(ENDS)]):
                 kept[i, k] = sum(memory.activation_bytes(*arguments, letter, self.space.sequence) for letter in kind)
                 working[i, k] = memory.working_bytes(*arguments, kind, self.space.sequence)
@@ -495,8 +568,7 @@ class CorrectedRules:
         passes = part.micro_batches(global_batch).astype(float)
         times = costs.layers.take(at)
         parts = self._parts_us(part, times)
-        whole = np.array([[sum(parts[name, k, phase] for name in NAMED) for k in kinds] for phase in (0, 1)])
-        layers = pipeline_time.KindCosts(whole, self._launch_us(times, part), costs.gather, costs.scatter)
+        layers = self._kind_costs(part, parts, times, costs)
         chunks = dict.fromkeys(itertools.chain.from_iterable(stage.chunks for stage in types))
         passes_us = {chunk: pipeline_time.pass_us(part, chunk, layers) for chunk in chunks}
         held_us = [pipeline_time.in_turn([passes_us[chunk] for chunk in stage.chunks]) for stage in types]
@@ -510,8 +582,8 @@ class CorrectedRules:
         result = {
             name: passes * sum(held[:, k] * (parts[name, k, 0] + parts[name, k, 1]) for k in kinds) for name in NAMED
         }
-        ran, hops = pipeline_time.pipeline_us(types, passes_us, hop=costs.hop, micro_batches=passes)
-        replicas = pipeline_time.ends_us(part, types, layers, passes_us, hop=costs.hop, micro_batches=passes)
+        timing = pipeline_time.split_us if part.schedule.any() else pipeline_time.whole_us
+        ran, hops, replicas = timing(part, types, layers, passes_us, hop=costs.hop, micro_batches=passes)
         together = ran + replicas + costs.optimizer
         lost = self.software_in(0).scale_loss_us(together, part.gpus)
         return {
@@ -536,7 +608,6 @@ class CorrectedRules:
         SUMMA's transfers count as far as overlapping GEMMs leave them exposed.
         """
         kinds, nothing = enumerate(self.kinds), np.zeros(len(part))
-        is_full = np.array([word == "full" for word in RECOMPUTE])[part.recompute]
         parts: dict[tuple[str, int, int], Floats] = {}
         for k, kind in kinds:
             for phase in (0, 1):
@@ -547,14 +618,19 @@ class CorrectedRules:
                     beside = layers.products[layers.key, k, phase]
                     parts["tp", k, phase] = moved * np.asarray(exposed_share(moved, beside, part.blocks, 1.0))
                     parts["grid", k, phase] = nothing
-            again = sum((parts[name, k, 0] for name in REPEATED), nothing) * (is_full & (kind not in ENDS))
+            again = _again_us(
+                part, layers, k, sum((parts[name, k, 0] for name in REPEATED), nothing) * (kind not in ENDS)
+            )
             parts["recompute", k, 0], parts["recompute", k, 1] = 0.0 * again, again
         return parts
 
     def _launch_us(self, layers: LayerTimes, part: Splits) -> Floats:
-        """The host's time, [phase, kind, candidate]; full recomputation launches the forward again."""
+        """The host's time, [phase, kind, candidate]; recomputation launches what it repeats again."""
         launched = layers.launched[layers.key].transpose(2, 1, 0).copy()
         launched[1] += launched[0] * (part.recompute == RECOMPUTE.index("full"))
+        for word in _selective(part):
+            mine = part.recompute == RECOMPUTE.index(word)
+            launched[1] += layers.partial().again_launched[word][layers.key].T * mine
         waits = [0 if kind in ENDS else sum(block_types()[x].waits_for_host for x in kind) for kind in self.kinds]
         software = [self.software_in(each) for each in range(len(self.space.precisions))]
         per_op, per_wait = (
@@ -563,6 +639,22 @@ class CorrectedRules:
         )
         found: Floats = launched * per_op + np.array(waits)[:, None] * per_wait
         return found
+
+    def _kind_costs(
+        self, part: Splits, parts: Mapping[tuple[str, int, int], Floats], times: LayerTimes, costs: LayerKindTimes
+    ) -> pipeline_time.KindCosts:
+        """By [forward or backward]; where a schedule tells them apart, [forward, gradient of the input, of weights]."""
+        kinds = range(len(self.kinds))
+        whole = np.array([[sum(parts[name, k, phase] for name in NAMED) for k in kinds] for phase in (0, 1)])
+        launch = self._launch_us(times, part)
+        if part.schedule.any():
+            software = [self.software_in(each) for each in range(len(self.space.precisions))]
+            per_op = np.array([each.host_us_per_op for each in software])[part.precision]
+            partial = times.partial()
+            wgrad, launched = partial.wgrad[times.key].T, partial.wgrad_launched[times.key].T * per_op
+            whole = np.stack([whole[0], whole[1] - wgrad, wgrad])
+            launch = np.stack([launch[0], launch[1] - launched, launched])
+        return pipeline_time.KindCosts(whole, launch, costs.gather, costs.scatter)
 
     def _hop_us(self, s: Splits) -> Floats:
         """Between neighboring stages, the mean of hops inside and between nodes."""
@@ -594,8 +686,35 @@ class CorrectedRules:
         return found
 
 
+def _asked_for(space: Space, wanted: Constraints) -> Space:
+    """``space`` with the schedule and the recomputation that are fixed, where they are not among its own."""
+    recompute, schedule = (wanted.fixed.get(name) for name in ("recompute", "schedule"))
+    if recompute in RECOMPUTE:
+        space = replace(space, recompute=(recompute,))
+    return replace(space, schedules=(schedule,)) if schedule in SCHEDULES else space
+
+
+def _codes(words: Iterable[str]) -> list[int]:
+    return [RECOMPUTE.index(word) for word in words]
+
+
+def _selective(s: Splits) -> list[str]:
+    """Ways of selective recomputation among candidates."""
+    return [word for word in SELECTIVE if np.any(s.recompute == RECOMPUTE.index(word))]
+
+
+def _again_us(s: Splits, layers: LayerTimes, kind: int, whole: Floats) -> Floats:
+    """What recomputation repeats of one kind of layer, whose forward takes ``whole``."""
+    again: Floats = whole * (s.recompute == RECOMPUTE.index("full"))
+    for word in _selective(s):
+        again = again + layers.again(word, kind) * (s.recompute == RECOMPUTE.index(word))
+    return again
+
+
+#: What a step of the same layers takes however it is scheduled and whatever is recomputed.
+_BUSY = ("t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_optimizer")
 #: Dimensions that the published tables do not have.
-FURTHER = ("vpp", "ep", "zero", "recompute", "precision")
+FURTHER = ("vpp", "ep", "zero", "recompute", "precision", "schedule")
 TIMES = (
     "t", "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
     "t_optimizer", "t_scale_loss",
