@@ -9,7 +9,7 @@ its meaning names.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
@@ -274,7 +274,7 @@ class Match(Record, frozen=True, kw_only=True):
 
 K = TypeVar("K")
 
-_DECLARED = orjson.loads(resources.files(__package__).joinpath("constants.json").read_bytes())
+_DECLARED = orjson.loads(Path(__file__).with_name("constants.json").read_bytes())
 #: Family -> constant -> meaning. Fractions are of the data-sheet rate and at most 1.
 CONSTANTS: Mapping[str, Mapping[str, str]] = {family: declared["meanings"] for family, declared in _DECLARED.items()}
 #: Constants without which a row says nothing.

@@ -17,7 +17,6 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -432,7 +431,7 @@ class Question(Record, frozen=True, kw_only=True):
 @functools.cache
 def questions() -> tuple[Question, ...]:
     """The first is the one to fall back on; of others, the one that shares most words with what is asked."""
-    text = resources.files("tracelens.report").joinpath("questions.toml").read_text("utf-8")
+    text = Path(__file__).with_name("questions.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text)["questions"], tuple[Question, ...])
 
 

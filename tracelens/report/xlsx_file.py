@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -142,7 +142,7 @@ def _is_beyond_excel(value: int | float) -> bool:
 
 @functools.cache
 def _template(name: str) -> str:
-    return "".join(resources.files(__package__).joinpath("xlsx", name).read_text("utf-8").splitlines())
+    return "".join((Path(__file__).with_name("xlsx") / name).read_text(encoding="utf-8").splitlines())
 
 
 def part(name: str, kind: str = "xml", **values: object) -> str:
