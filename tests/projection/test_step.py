@@ -19,7 +19,7 @@ from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import kernel_power, power_constants
-from tracelens.laboratory.training_rows import project_row
+from tracelens.laboratory.training_rows import configuration, project_row
 from tracelens.perf_models import WorkColumns
 from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.overheads import Software
@@ -316,6 +316,31 @@ def test_a_recipe_is_what_the_scripts_of_its_release_set() -> None:
     assert before.projection.parallel.gradients == "bf16"
     assert after.projection.step_us < before.projection.step_us
     assert after.assumptions[0].startswith("recipe: no recomputation, graphs of the whole step, exchanges overlapped (")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "release", "expected"),
+    [
+        # qwen3_workload_base_configs.py at f29a269 (overlapped), 01b2977 (not), 148e830 (HybridEP)
+        ("Qwen3_235B_a22B", "B300", "26.02.01", (True, "alltoall")),
+        ("Qwen3_235B_a22B", "B300", "26.04", (False, "alltoall")),
+        ("Qwen3_235B_a22B", "B300", "26.04.01", (False, "deepep")),
+        # deepseek_llm_pretrain.py at 0132842: DeepEP and overlap on H100, neither on B200
+        ("DeepSeekV3", "H100", "25.09", (True, "deepep")),
+        ("DeepSeekV3", "B200", "25.11", (False, "alltoall")),
+        # gpt_oss_llm_pretrain.py names a backend on B300 alone
+        ("GPT OSS 120B", "B200", "26.02", (False, "alltoall")),
+        ("GPT OSS 120B", "B300", "26.04", (False, "deepep")),
+    ],
+)
+def test_exchanges_are_those_of_the_release(model: str, gpu: str, release: str, expected: tuple[bool, str]) -> None:
+    row = ROW | {
+        "model": model, "kind": "moe", "gpu": gpu, "n_gpus": "64", "dp": "64", "ep": "8", "recompute": "recipe",
+        "framework": f"Megatron-Bridge {release} NeMo Container",
+    }  # fmt: skip
+    found = configuration(row)
+    assert (found.parallel.ep_overlap, found.parallel.dispatcher) == expected
+    assert ("(alltoall)" in found.assumptions[0]) == (expected[1] == "alltoall")
 
 
 def test_a_row_says_what_was_assumed() -> None:

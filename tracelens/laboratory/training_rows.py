@@ -223,8 +223,8 @@ def sharding_of(text: str, default: int, ranks: int | None = None) -> tuple[int,
 class Recipe(Record, frozen=True, kw_only=True):
     """Settings of one model's script, for ``gpus`` and ``precisions`` (empty: all) from release ``since`` on.
 
-    The releases at which a script changed are those between which its rows became faster at equal degrees: the
-    repository's branches were not read one by one. ``modules`` empty: nothing is recomputed.
+    The releases at which a script changed are those between which its rows became faster at equal degrees, and of which
+    a commit was read. ``modules`` empty: nothing is recomputed.
     """
 
     model: str
@@ -266,6 +266,7 @@ class Recipe(Record, frozen=True, kw_only=True):
         graphs = {"none": "no graphs", "partial": "partial graphs", "full": "graphs of the whole step"}[self.graphs]
         parts = [f"{' and '.join(self.modules)} recomputed" if self.modules else "no recomputation", graphs]
         parts += ["exchanges overlapped"] if self.ep_overlap else []
+        parts += ["tokens sent to each expert (alltoall)"] if self.dispatcher == "alltoall" else []
         parts += [f"the last {self.bf16_layers[1]} layers in BF16"] if self.bf16_layers[1] else []
         parts += [f"moments in {self.moments.upper()}"] if self.moments != "fp32" else []
         parts += [f"activations of {self.offload_layers} layers offloaded with FSDP"] if self.offload_layers else []
