@@ -150,7 +150,14 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
         few = self.known_share(group, length_ns, self.own_ns) >= COMPLETE
         busy, drawn = _summed(group, self.own_ns, len(length_ns)), self._filled(group, len(length_ns))
         if np.any((busy > length_ns)[:-1]):
-            _carry(busy, length_ns, drawn)
+            # Moves what spans are busy for beyond their length, and the joules of it, into the next one each.
+            for at in range(len(busy) - 1):
+                over = busy[at] - length_ns[at]
+                if over > 0 and length_ns[at]:
+                    for each in (busy, *drawn):
+                        moved = each[at] * over / (over + length_ns[at])
+                        each[at] -= moved
+                        each[at + 1] += moved
         idle = idle_power(self.constants) * np.maximum(length_ns - busy, 0) / NS_PER_S
         return Drawn(*(np.where(few, each + idle, np.nan) for each in drawn))
 
@@ -174,17 +181,6 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
         """Joules of all calls of each row of ``unified_perf_summary``."""
         mine = self.row_of_event >= 0
         return _summed(self.row_of_event[mine], self.joules.power_w[mine], len(self.rows.of_work))
-
-
-def _carry(busy: Floats, length_ns: Ints, drawn: Drawn) -> None:
-    """Moves what spans are busy for beyond their length, and the joules of it, into the next one each."""
-    for at in range(len(busy) - 1):
-        over = busy[at] - length_ns[at]
-        if over > 0 and length_ns[at]:
-            for each in (busy, *drawn):
-                moved = each[at] * over / (over + length_ns[at])
-                each[at] -= moved
-                each[at + 1] += moved
 
 
 def _summed(group: Codes, values: Floats | Ints, groups: int) -> Floats:

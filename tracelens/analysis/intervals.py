@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -48,24 +47,21 @@ def union_by_group(group: npt.NDArray[np.integer], start: Ints, end: Ints, group
     overlapping = np.zeros(groups, bool)
     overlapping[group[1:][continues & (start[1:] < end[:-1])]] = True
     if overlapping.any():
-        _cut_to_new(length, np.flatnonzero(overlapping[group]), group, start, end)
+        # Sets ``length`` of the entries ``at`` to what of each lies beyond all earlier ones of its group.
+        at = np.flatnonzero(overlapping[group])
+        base = int(start.min())
+        span = int(end.max()) - base + 1
+        per_chunk = max(1, _MAX_OFFSET // span)
+        cuts = _cuts(group[at], per_chunk)
+        for part in np.split(at, cuts):
+            number = group[part].astype(np.int64)
+            number -= number[0] // per_chunk * per_chunk
+            offset = number * span - base
+            s, e = start[part] + offset, np.maximum.accumulate(end[part] + offset)
+            length[part] = np.maximum(e - np.maximum(s, np.concatenate((s[:1], e[:-1]))), 0)
     firsts = np.flatnonzero(np.append(True, ~continues))
     result[group[firsts]] = np.add.reduceat(length, firsts)
     return result
-
-
-def _cut_to_new(length: Ints, at: Ints, group: npt.NDArray[np.integer], start: Ints, end: Ints) -> None:
-    """Sets ``length`` of the entries ``at`` to what of each lies beyond all earlier ones of its group."""
-    base = int(start.min())
-    span = int(end.max()) - base + 1
-    per_chunk = max(1, _MAX_OFFSET // span)
-    cuts = _cuts(group[at], per_chunk)
-    for part in np.split(at, cuts):
-        number = group[part].astype(np.int64)
-        number -= number[0] // per_chunk * per_chunk
-        offset = number * span - base
-        s, e = start[part] + offset, np.maximum.accumulate(end[part] + offset)
-        length[part] = np.maximum(e - np.maximum(s, np.concatenate((s[:1], e[:-1]))), 0)
 
 
 def _cuts(group: npt.NDArray[np.integer], groups: int) -> Ints:
@@ -153,14 +149,6 @@ class Covered:
         s, total = self._unions.get(key, (np.zeros(0, np.int64), np.zeros(1, np.int64)))
         return s, s + np.diff(total)
 
-    def _of_keys(self, key: npt.NDArray[np.integer]) -> Iterator[tuple[int, Ints | slice]]:
-        """Each key that has intervals, and where it stands."""
-        if len(key) and (key == key[0]).all():
-            distinct: list[tuple[int, Ints | slice]] = [(int(key[0]), slice(None))]
-        else:
-            distinct = list(by_number(key))
-        return ((one, at) for one, at in distinct if one in self._unions)
-
     def _covered_before(self, key: int, time: Ints) -> Ints:
         s, total = self._unions[key]
         begun = np.searchsorted(s, time, side="right")
@@ -173,7 +161,11 @@ class Covered:
     def within(self, key: npt.NDArray[np.integer], start: Ints, end: Ints) -> Ints:
         """How much (ns) of ``[start, end)`` each key's union covers."""
         result = np.zeros(len(start), np.int64)
-        for one, at in self._of_keys(key):
+        if len(key) and (key == key[0]).all():
+            distinct: list[tuple[int, Ints | slice]] = [(int(key[0]), slice(None))]
+        else:
+            distinct = list(by_number(key))
+        for one, at in ((one, at) for one, at in distinct if one in self._unions):
             result[at] = self._covered_before(one, end[at]) - self._covered_before(one, start[at])
         return result
 

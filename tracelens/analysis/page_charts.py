@@ -141,7 +141,13 @@ class _Builder:
         self.time: list[tuple[Codes, Ints, npt.NDArray[np.integer]]] = []
         self._instances: dict[int, int] = {}
         self.node_of: Codes = np.full(len(rows), -1, np.int32)
-        merged = _merged_modules(table.names)
+        # By code of a name, the code of the first module of its class; other names keep theirs.
+        first: dict[str, int] = {}
+        codes = [
+            first.setdefault(module_class(name), code) if name.startswith(MODULE_PREFIX) else code
+            for code, name in enumerate(table.names)
+        ]
+        merged = np.array(codes or [0], np.int32)
         for places in levels(at, above):
             parent = np.where(above[places] >= 0, self.node_of[above[places]], np.int32(0))
             name = table.name[rows[places]]
@@ -212,16 +218,6 @@ class _Builder:
 
 
 _KINDS = {Kind.CPU_OP: OP, Kind.PYTHON_FUNCTION: MODULE, Kind.USER_ANNOTATION: ANNOTATION}
-
-
-def _merged_modules(names: list[str]) -> npt.NDArray[np.int32]:
-    """By code of a name, the code of the first module of its class; other names keep theirs."""
-    first: dict[str, int] = {}
-    codes = [
-        first.setdefault(module_class(name), code) if name.startswith(MODULE_PREFIX) else code
-        for code, name in enumerate(names)
-    ]
-    return np.array(codes or [0], np.int32)
 
 
 #: Distinct combinations that are kept, those with most time.

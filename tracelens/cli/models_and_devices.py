@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,26 +137,37 @@ def configure_devices(parser: argparse.ArgumentParser) -> None:
 def run_devices(args: argparse.Namespace) -> int:
     """List the devices and clusters that tracelens knows, show a device with its sources, or check a device file."""
     if args.action == "list":
-        _list_devices(HardwareSpec.all())
+        from tracelens.backends.chain import OPTIONAL
+        from tracelens.predict.network.cluster import Cluster
+
+        say_table([_DEVICE_HEADER, *map(_device_row, HardwareSpec.all())], words=(0, 1, 7))
+        say()
+        say("Rates are dense (no 2:4 sparsity), links per GPU and direction; - is unknown.")
+        say_lines(textwrap.fill(f"Clusters of these devices, for --cluster: {', '.join(Cluster.names())}", 100))
+        for name, why in OPTIONAL.items():
+            absent = why()
+            say(f"Optional backend {name}: {'available' if absent is None else 'absent, ' + absent}")
+        say("doubtful: sources disagree, see tracelens devices show NAME. To add a device, see docs/devices.md")
         return 0
     if args.action == "show":
-        _show_device(HardwareSpec.load(args.name))
+        device = HardwareSpec.load(args.name)
+        say(f"{device.name}: {device.label}")
+        say(f"  made by {device.vendor}; also called {', '.join(device.aliases) or '-'}")
+        if device.note:
+            say_lines(textwrap.fill(device.note, 100, initial_indent="  ", subsequent_indent="  "))
+        say()
+        figures = device.figures()
+        width = max((len(figure.key) for figure in figures), default=0)
+        for figure in figures:
+            mark = "?" if figure.doubtful else " "
+            say(f"{mark} {figure.key:<{width}} {_figure(figure.value):>9}  {figure.source}")
+            if figure.note:
+                say(f"  {'':<{width}} {'':>9}  ({figure.note})")
+        if any(figure.doubtful for figure in figures):
+            say()
+            say("? doubtful: sources disagree")
         return 0
     return _check(args.file)
-
-
-def _list_devices(devices: Sequence[HardwareSpec]) -> None:
-    from tracelens.backends.chain import OPTIONAL
-    from tracelens.predict.network.cluster import Cluster
-
-    say_table([_DEVICE_HEADER, *(_device_row(device) for device in devices)], words=(0, 1, 7))
-    say()
-    say("Rates are dense (no 2:4 sparsity), links per GPU and direction; - is unknown.")
-    say_lines(textwrap.fill(f"Clusters of these devices, for --cluster: {', '.join(Cluster.names())}", 100))
-    for name, why in OPTIONAL.items():
-        absent = why()
-        say(f"Optional backend {name}: {'available' if absent is None else 'absent, ' + absent}")
-    say("doubtful: sources disagree, see tracelens devices show NAME. To add a device, see docs/devices.md")
 
 
 def _device_row(device: HardwareSpec) -> tuple[str, ...]:
@@ -173,24 +183,6 @@ def _device_row(device: HardwareSpec) -> tuple[str, ...]:
         _figure(link.gb_s if link else None),
         ", ".join(_short(key) for key in device.doubtful()),
     )
-
-
-def _show_device(device: HardwareSpec) -> None:
-    say(f"{device.name}: {device.label}")
-    say(f"  made by {device.vendor}; also called {', '.join(device.aliases) or '-'}")
-    if device.note:
-        say_lines(textwrap.fill(device.note, 100, initial_indent="  ", subsequent_indent="  "))
-    say()
-    figures = device.figures()
-    width = max((len(figure.key) for figure in figures), default=0)
-    for figure in figures:
-        mark = "?" if figure.doubtful else " "
-        say(f"{mark} {figure.key:<{width}} {_figure(figure.value):>9}  {figure.source}")
-        if figure.note:
-            say(f"  {'':<{width}} {'':>9}  ({figure.note})")
-    if any(figure.doubtful for figure in figures):
-        say()
-        say("? doubtful: sources disagree")
 
 
 def _check(file: str | None) -> int:

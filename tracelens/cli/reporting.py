@@ -108,7 +108,11 @@ def _run(args: argparse.Namespace, output: Path) -> int:
         seconds = time.monotonic() - started
         say_lines(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)), styled=True)
     if args.open:
-        _open(output if is_file(output) else output / HTML)
+        page = output if is_file(output) else output / HTML
+        import webbrowser
+
+        if not webbrowser.open(page.absolute().as_uri()):
+            say(f"note: no browser found; open {page}", to_stderr=True)
     if args.check and not _holds(report, args.trace):
         return CONTRADICTION
     return EXTENSION_FAILED if report.has_failed_extension else 0
@@ -169,13 +173,6 @@ def _holds(report: Report, trace: Path) -> bool:
     if found.broken:
         say("check: this is a bug in tracelens, please report it with these lines", to_stderr=True)
     return not found.broken
-
-
-def _open(page: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(page.absolute().as_uri()):
-        say(f"note: no browser found; open {page}", to_stderr=True)
 
 
 def is_file(output: Path) -> bool:

@@ -108,29 +108,24 @@ _OWN = {"input_tokens", "output_tokens", "concurrency", "rate", "slo", "engine"}
 
 def run(args: argparse.Namespace) -> int:
     if args.serve:
-        return _run_serve(args)
+        from tracelens.predict.serving.best_deployment import plan
+        from tracelens.report.export import refuse_unknown
+        from tracelens.report.serving_report import plan_text, write_plan
+
+        refuse_unread(args, configure, "--serve", lambda name: name not in _SHARED | _OWN)
+        if args.output is not None:
+            refuse_unknown(args.output, ".html")
+        found = plan(_wanted(args))
+        if args.output is not None:
+            write_plan(found, args.output)
+        say_lines(plan_text(found))
+        if args.output is not None:
+            say(f"wrote {args.output}")
+        return 0 if found.points else NOTHING_FITS
     refuse_unread(args, configure, "a search without --serve", _OWN.__contains__)
     if args.global_batch is None:
         raise UsageError("required: --global-batch; see tracelens search --help")
     return _run_training(args)
-
-
-def _run_serve(args: argparse.Namespace) -> int:
-    """The best deployment of a server."""
-    from tracelens.predict.serving.best_deployment import plan
-    from tracelens.report.export import refuse_unknown
-    from tracelens.report.serving_report import plan_text, write_plan
-
-    refuse_unread(args, configure, "--serve", lambda name: name not in _SHARED | _OWN)
-    if args.output is not None:
-        refuse_unknown(args.output, ".html")
-    found = plan(_wanted(args))
-    if args.output is not None:
-        write_plan(found, args.output)
-    say_lines(plan_text(found))
-    if args.output is not None:
-        say(f"wrote {args.output}")
-    return 0 if found.points else NOTHING_FITS
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:

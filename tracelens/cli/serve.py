@@ -186,9 +186,36 @@ def _deployed(args: argparse.Namespace, asked: ServingConfig, mode: str | None) 
         return _calibrate(args, deployment_of(args.model, args.cluster, bare))
     deployment = deployment_of(args.model, args.cluster, asked)
     if mode == "export_profile":
-        return _export(args, deployment)
+        from tracelens.predict.serving.costs import StepCost
+        from tracelens.predict.serving.profile import export
+        from tracelens.predict.serving.requests import Lengths
+
+        prompt, answer = (max(1, round(Lengths.parse(text).mean)) for text in (args.input_tokens, args.output_tokens))
+        batch = args.concurrency or 32
+        export(StepCost(deployment), args.export_profile, prompt=prompt, batch=batch, context=prompt + answer // 2)
+        say(f"wrote {args.export_profile}")
+        return 0
     if mode == "sweep":
-        return _sweep(args, deployment, asked)
+        from tracelens.predict.serving.experiment import experiment_of, find_max_goodput
+        from tracelens.report.serving_report import sweep_text
+
+        is_page = args.output is None or args.output.suffix == ".html"
+        if not is_page or args.trace is not None or args.format != "text":
+            raise UsageError("--sweep cannot be combined with --trace or --format, and its -o must be FILE.html")
+        if args.find_max_goodput and not asked.slo:
+            raise UsageError("--find-max-goodput needs --slo")
+        rates = _span(args.sweep, "rate", "FROM..TO or rate=FROM..TO..STEP")
+        experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]), said=args.model)
+        rows = find_max_goodput(experiment, rates)
+        if args.output is not None:
+            from tracelens.files.atomic_write import write_whole
+            from tracelens.report.serving_report import sweep_page
+
+            write_whole(args.output, sweep_page(rows))
+        say_lines(sweep_text(rows, best=args.find_max_goodput))
+        if args.output is not None:
+            say(f"wrote {args.output}")
+        return 0
     return _once(args, deployment, asked)
 
 
@@ -286,29 +313,6 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     return 0
 
 
-def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig) -> int:
-    from tracelens.predict.serving.experiment import experiment_of, find_max_goodput
-    from tracelens.report.serving_report import sweep_text
-
-    is_page = args.output is None or args.output.suffix == ".html"
-    if not is_page or args.trace is not None or args.format != "text":
-        raise UsageError("--sweep cannot be combined with --trace or --format, and its -o must be FILE.html")
-    if args.find_max_goodput and not asked.slo:
-        raise UsageError("--find-max-goodput needs --slo")
-    rates = _span(args.sweep, "rate", "FROM..TO or rate=FROM..TO..STEP")
-    experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]), said=args.model)
-    rows = find_max_goodput(experiment, rates)
-    if args.output is not None:
-        from tracelens.files.atomic_write import write_whole
-        from tracelens.report.serving_report import sweep_page
-
-        write_whole(args.output, sweep_page(rows))
-    say_lines(sweep_text(rows, best=args.find_max_goodput))
-    if args.output is not None:
-        say(f"wrote {args.output}")
-    return 0
-
-
 def _span(text: str, wanted: str, form: str) -> tuple[float, ...]:
     """The values of ``wanted`` that ``--sweep`` names. UsageError, with the ``form`` that it takes, for others."""
     name, _, span = text.partition("=")
@@ -338,18 +342,6 @@ def _calibrate(args: argparse.Namespace, deployment: Deployment) -> int:
     write_whole(target, engine.to_toml())
     emit(engine.to_toml())
     say(f"wrote {target}")
-    return 0
-
-
-def _export(args: argparse.Namespace, deployment: Deployment) -> int:
-    from tracelens.predict.serving.costs import StepCost
-    from tracelens.predict.serving.profile import export
-    from tracelens.predict.serving.requests import Lengths
-
-    prompt, answer = (max(1, round(Lengths.parse(text).mean)) for text in (args.input_tokens, args.output_tokens))
-    batch = args.concurrency or 32
-    export(StepCost(deployment), args.export_profile, prompt=prompt, batch=batch, context=prompt + answer // 2)
-    say(f"wrote {args.export_profile}")
     return 0
 
 

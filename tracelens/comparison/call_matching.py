@@ -220,18 +220,13 @@ def _beside(side: Numbered, rows: Iterable[tuple[tuple[int, ...], bool]]) -> Boo
             quantizes[call] = not both and _quantizes(side.calls[call])
     for step in side.steps if quantizes.any() else ():
         sent = np.flatnonzero(exchanges[step])
-        for begin, end in zip(*_runs(quantizes[step]), strict=True):
+        edges = np.diff(np.concatenate(([0], quantizes[step].view(np.int8), [0])))
+        for begin, end in zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True):
             near = sent[(sent == begin - 1) | (sent == end)]
             if len(near):
                 found[step[begin:end]] = True
                 found[step[near]] = True
     return found
-
-
-def _runs(mask: Bools) -> tuple[list[int], list[int]]:
-    """Where the runs of true values begin and end."""
-    edges = np.diff(np.concatenate(([0], mask.view(np.int8), [0])))
-    return np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist()
 
 
 class Matching(Record, frozen=True, kw_only=True, eq=False):
@@ -560,7 +555,16 @@ def _a_unit_per_kernel(one: Recorded) -> Recorded:
     pairs = list(zip(one.call[owner[example]].tolist(), kernel[example].tolist(), strict=True))
     calls = tuple(_of_kernel(one, number, code) for number, code in pairs)
     rates = tuple(CallWork() if several[number] else one.rates[number] for number, _ in pairs)
-    piece, part_ns = _shared_out(one, size, first, kernel_ns)
+    # (which piece, ns) of the pieces of units, shared out among their kernels by what these take.
+    piece = np.repeat(np.arange(len(one.piece_ns)), size[one.piece_unit])
+    before = np.concatenate(([0], np.cumsum(kernel_ns)))
+    begin, nth = first[one.piece_unit[piece]], _nth(piece)
+    end = begin + size[one.piece_unit[piece]]
+    whole = np.maximum(before[end] - before[begin], 1)
+    until = [(before[begin + nth + more] - before[begin]) / whole for more in (0, 1)]
+    until[1][begin + nth + 1 == end] = 1.0
+    low, high = (np.rint(one.piece_ns[piece] * share).astype(np.int64) for share in until)
+    part_ns = high - low
     return replace(
         one,
         calls=calls,
@@ -589,19 +593,6 @@ def _of_kernel(one: Recorded, number: int, kernel: int) -> Call:
     if kernel < 0 or call.kernel:
         return call
     return Call(name=call.name, category=call.category, kernel=one.kernel_names[kernel], module=call.module)
-
-
-def _shared_out(one: Recorded, size: Ints, first: Ints, kernel_ns: Ints) -> tuple[Ints, Ints]:
-    """(which piece, ns) of the pieces of units, shared out among their kernels by what these take."""
-    piece = np.repeat(np.arange(len(one.piece_ns)), size[one.piece_unit])
-    before = np.concatenate(([0], np.cumsum(kernel_ns)))
-    begin, nth = first[one.piece_unit[piece]], _nth(piece)
-    end = begin + size[one.piece_unit[piece]]
-    whole = np.maximum(before[end] - before[begin], 1)
-    until = [(before[begin + nth + more] - before[begin]) / whole for more in (0, 1)]
-    until[1][begin + nth + 1 == end] = 1.0
-    low, high = (np.rint(one.piece_ns[piece] * share).astype(np.int64) for share in until)
-    return piece, high - low
 
 
 def _nth(group: Ints) -> Ints:

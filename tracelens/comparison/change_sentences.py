@@ -171,13 +171,6 @@ def with_elsewhere(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
     ]
 
 
-def with_types(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
-    """Marks the rows of which the kernels' names differ in their types alone: of lists no types are recorded."""
-    return [
-        replace(row, cause=TYPE) if row.cause == KERNEL and _types_of_kernels(row) is not None else row for row in rows
-    ]
-
-
 def _types_of_kernels(row: ComparedRow) -> tuple[str, str] | None:
     """The type in A and in B by the names of the kernels that one side alone has; None where more than that differs."""
     if row.a is None or row.b is None:
@@ -345,7 +338,10 @@ def _clock(rows: Sequence[ComparedRow]) -> float | None:
     """The clock of B over that of A; None where the rows do not agree on one, or it did not change."""
     if len(rows) < _LEAST_ROWS_OF_CLOCK:
         return None
-    slower = _median(rows)
+    of_row = np.array([_slower(row) for row in rows])
+    order = np.argsort(of_row)
+    weight = np.cumsum(np.array([row.a.kernel_ms if row.a else 0.0 for row in rows])[order])
+    slower = float(of_row[order][np.searchsorted(weight, weight[-1] / 2)])
     if not _LEAST_CHANGE <= abs(slower - 1) <= _MOST_OF_CLOCK or not _agrees(rows, 1 / slower):
         return None
     return 1 / slower if _is_of_all(rows, slower) else None
@@ -398,14 +394,6 @@ def _agrees(rows: Sequence[ComparedRow], ratio: float) -> bool:
     total = sum(row.a.kernel_ms for row in rows if row.a)
     near = sum(row.a.kernel_ms for row in rows if row.a and _near(_slower(row), 1 / ratio))
     return total > 0 and near >= _LEAST_AGREEING * total
-
-
-def _median(rows: Sequence[ComparedRow]) -> float:
-    """The median over the time of A."""
-    slower = np.array([_slower(row) for row in rows])
-    order = np.argsort(slower)
-    weight = np.cumsum(np.array([row.a.kernel_ms if row.a else 0.0 for row in rows])[order])
-    return float(slower[order][np.searchsorted(weight, weight[-1] / 2)])
 
 
 #: What a sentence names of many.
@@ -801,7 +789,10 @@ def explained(
     found = [replace(row, cause=cause_of(row)) for row in rows]
     if any(recorded.is_skewed for side in sides for recorded in side.recordings):
         found = with_elsewhere(found)
-    found = with_types(found)
+    # Marks the rows of which the kernels' names differ in their types alone: of lists no types are recorded.
+    found = [
+        replace(row, cause=TYPE) if row.cause == KERNEL and _types_of_kernels(row) is not None else row for row in found
+    ]
     found = with_repeats(with_compiled(found, compiled or [(0, 0)] * len(found)))
     found = with_ranks_apart(found, times, ranks)
     found = with_clock(found, same_device=same_device)

@@ -281,7 +281,13 @@ def _typical(a: MeasuredSide, b: MeasuredSide) -> tuple[Typical, Typical, Typica
     part = (a.steps + b.steps)[:, 0] / 2
     behind = np.maximum(a.kernel_steps[0] - a.steps, b.kernel_steps[0] - b.steps)[:, 0]
     repeats = _variance_of_repeats(a, b, is_beside=bool(behind.sum() > _LEAST_BESIDE * kernels.sum()))
-    kind = _kinds(a, b)
+    kind = np.full(len(a.steps), _COMPUTE)
+    for side in (a, b):
+        of_call = [
+            _IDLE if call.is_idle else _SENT if call.category == AT_ONCE else _KIND_OF.get(call_role(call), _COMPUTE)
+            for call in side.numbered.calls
+        ]
+        kind[side.rows] = np.array(of_call or [_COMPUTE])[side.calls]
     is_kind = kind[:, None] == np.arange(len(_APART))
     share = np.divide(part, kernels, out=np.ones(len(part)), where=kernels > 0)
     return (
@@ -300,18 +306,6 @@ def share_apart(role: str, *, is_idle: bool) -> list[float]:
 def typical_of(a: Floats, b: Floats) -> Typical:
     """Of what single steps of either side lie apart, by row and kind."""
     return Typical(own=np.zeros(len(a)), shared=(a + b) / 2)
-
-
-def _kinds(a: MeasuredSide, b: MeasuredSide) -> Ints:
-    """Of each row, see ``_APART``."""
-    found = np.full(len(a.steps), _COMPUTE)
-    for side in (a, b):
-        of_call = [
-            _IDLE if call.is_idle else _SENT if call.category == AT_ONCE else _KIND_OF.get(call_role(call), _COMPUTE)
-            for call in side.numbered.calls
-        ]
-        found[side.rows] = np.array(of_call or [_COMPUTE])[side.calls]
-    return found
 
 
 def _variance_of_repeats(a: MeasuredSide, b: MeasuredSide, *, is_beside: bool) -> Floats:
@@ -468,7 +462,11 @@ class MeasuredSide:
         # Shares of steps leave whole numbers a rounding error apart
         self._number = np.round(self._sum(self._weight * self._repeats), 9)
         self._kernels = self._kernels_by_row(rows, each)
-        self._calls_of_row = self._calls_by_row()
+        group = numbered(self.rows, self.calls)
+        found: dict[int, list[int]] = defaultdict(list)
+        for at in sorted(first_of_each(group).tolist()):
+            found[int(self.rows[at])].append(int(self.calls[at]))
+        self._calls_of_row = found
         self._rates()
 
     def row(self, number: int) -> RowSide | None:
@@ -493,14 +491,6 @@ class MeasuredSide:
 
     def _sum(self, values: Floats) -> Floats:
         return np.bincount(self.rows, values, minlength=self._count).astype(np.float64)
-
-    def _calls_by_row(self) -> dict[int, list[int]]:
-        """The distinct calls of each row, in order of appearance."""
-        group = numbered(self.rows, self.calls)
-        found: dict[int, list[int]] = defaultdict(list)
-        for at in sorted(first_of_each(group).tolist()):
-            found[int(self.rows[at])].append(int(self.calls[at]))
-        return found
 
     def _kernels_by_row(self, rows: Sequence[Ints], each: Sequence[float]) -> dict[int, list[KernelShare]]:
         """The kernels of each row, the longest first."""

@@ -45,7 +45,24 @@ def _between(one: list[int], other: list[int], most_edits: int) -> Pairs:
         return []
     if abs(len(one) - len(other)) <= most_edits and (found := _shortest_edit(one, other, most_edits)) is not None:
         return found
-    return _rising(_occurrences(one, other))
+    # The longest part of ``pairs``, whose first members rise, in which the second ones rise too.
+    pairs = _occurrences(one, other)
+    ends: list[int] = []
+    last: list[int] = []
+    before = [-1] * len(pairs)
+    for number, (_, j) in enumerate(pairs):
+        at = bisect_left(ends, j)
+        if at == len(ends):
+            ends.append(j)
+            last.append(number)
+        else:
+            ends[at], last[at] = j, number
+        before[number] = last[at - 1] if at else -1
+    found, number = [], last[-1] if last else -1
+    while number >= 0:
+        found.append(pairs[number])
+        number = before[number]
+    return found[::-1]
 
 
 def _shortest_edit(one: list[int], other: list[int], most: int) -> Pairs | None:
@@ -96,26 +113,6 @@ def _occurrences(one: list[int], other: list[int]) -> Pairs:
         if number < len(places.get(element, ())):
             pairs.append((i, places[element][number]))
     return pairs
-
-
-def _rising(pairs: Pairs) -> Pairs:
-    """The longest part of ``pairs``, whose first members rise, in which the second ones rise too."""
-    ends: list[int] = []
-    last: list[int] = []
-    before = [-1] * len(pairs)
-    for number, (_, j) in enumerate(pairs):
-        at = bisect_left(ends, j)
-        if at == len(ends):
-            ends.append(j)
-            last.append(number)
-        else:
-            ends[at], last[at] = j, number
-        before[number] = last[at - 1] if at else -1
-    found, number = [], last[-1] if last else -1
-    while number >= 0:
-        found.append(pairs[number])
-        number = before[number]
-    return found[::-1]
 
 
 #: How the calls of a row were found to be the same, the surest first.

@@ -96,7 +96,16 @@ class _SeedRound:
             link = self._free_link(source, target, size)
             if link is None:
                 break
-            self._put(source, target, link, size)
+            if self._way[source][target][link] == _IDLE:
+                self._way[source][target][link], self._way[target][source][link] = _FORWARD, _BACKWARD
+                self.links[source][target][link] = [[], _FORWARD]
+                self.links[target][source][link] = [[], _BACKWARD]
+            for shown in (self.links[source][target][link][0], self.links[target][source][link][0]):
+                shown.append(size)
+            self._used[source][target][link] += size
+            self.nic[source] += size
+            self.nic[target] += size
+            self.rest[source][target] -= size
             sent += 1
         self.packets += sent
         return sent > 0
@@ -107,18 +116,6 @@ class _SeedRound:
             if way[link] != _BACKWARD and used[link] + size <= self.rules.link_bytes_per_ms:
                 return link
         return None
-
-    def _put(self, source: int, target: int, link: int, size: int) -> None:
-        if self._way[source][target][link] == _IDLE:
-            self._way[source][target][link], self._way[target][source][link] = _FORWARD, _BACKWARD
-            self.links[source][target][link] = [[], _FORWARD]
-            self.links[target][source][link] = [[], _BACKWARD]
-        for shown in (self.links[source][target][link][0], self.links[target][source][link][0]):
-            shown.append(size)
-        self._used[source][target][link] += size
-        self.nic[source] += size
-        self.nic[target] += size
-        self.rest[source][target] -= size
 
 
 #: Those rules store an expert id in 8 signed bits and a token id in 16.

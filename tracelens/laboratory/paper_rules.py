@@ -618,7 +618,14 @@ def step_times(rules: PaperRules, candidates: Candidates, cost: LayerCost, globa
     layers = rules.shape.depth // c.pp
     micro_batches = global_batch // c.dp // c.micro_batch
     repeats = micro_batches * layers
-    pipeline = 2 * micro_batches * _transfer_s(rules, c, cost.transfer_gb)
+    fast, slow = rules.system.fast, rules.system.slow
+    slow_hop = slow.latency_s + cost.transfer_gb / slow.effective_gb_s
+    fast_hop = fast.latency_s + cost.transfer_gb / fast.effective_gb_s
+    hops = np.maximum(c.pp - 1, 1)
+    slow_hops = np.trunc(c.pp / c.near_pp - 1)
+    charged = slow_hop if "pipeline" in rules.repairs else 0.0
+    mixed = ((c.pp - 1 - slow_hops) * fast_hop + slow_hops * charged) / hops
+    pipeline = 2 * micro_batches * np.where(c.pp == 1, 0.0, np.where(c.near_pp == 1, slow_hop, mixed))
     busy = (cost.forward_s + cost.backward_s) * repeats + pipeline
     bubble = (c.pp - 1) * busy / micro_batches
     across, near = c.dp, c.near_dp
@@ -637,18 +644,6 @@ def step_times(rules: PaperRules, candidates: Candidates, cost: LayerCost, globa
         "t_bubble": bubble,
         "flops_per_gpu": cost.tflop * repeats,
     }
-
-
-def _transfer_s(rules: PaperRules, c: Candidates, volume_gb: Floats) -> Floats:
-    """Mean time of a hop between neighboring stages."""
-    fast, slow = rules.system.fast, rules.system.slow
-    slow_hop = slow.latency_s + volume_gb / slow.effective_gb_s
-    fast_hop = fast.latency_s + volume_gb / fast.effective_gb_s
-    hops = np.maximum(c.pp - 1, 1)
-    slow_hops = np.trunc(c.pp / c.near_pp - 1)
-    charged = slow_hop if "pipeline" in rules.repairs else 0.0
-    mixed = ((c.pp - 1 - slow_hops) * fast_hop + slow_hops * charged) / hops
-    return np.where(c.pp == 1, 0.0, np.where(c.near_pp == 1, slow_hop, mixed))
 
 
 def layer(

@@ -129,7 +129,8 @@ def compare(
     found = {level: summary(outcome) for level, outcome in outcomes.items()}
     high, medium = outcomes["high"], outcomes["medium"]
     # Layers alone: transfers stay single events. Collectives alone: layers stay, each of their exchanges is one event.
-    exchanges = _exchanges_of(high, cost)
+    per_step = sum(run.count * len(run.exchanges) for work in cost.decode_work(1, 1) for run in work.layers)
+    exchanges = high.steps[0].steps * (per_step + cost.deployment.parallelism.pp - 1)
     steps, wide = high.steps[0], medium.steps[0]
     layers_only = high.events - steps.compute_events + wide.compute_events
     collectives_only = high.events - steps.transfer_events + exchanges
@@ -160,12 +161,6 @@ def _profile(deployment: Deployment, load: Requests, cost: StepCost, options: Op
         spent[Path(name).stem if "tracelens" in name else "python"] += entry.inlinetime
     whole = sum(spent.values()) or 1.0
     return {module: time / whole for module, time in sorted(spent.items(), key=lambda item: -item[1])}
-
-
-def _exchanges_of(outcome: Outcome, cost: StepCost) -> int:
-    """How many collectives and hand-overs the detailed run had."""
-    per_step = sum(run.count * len(run.exchanges) for work in cost.decode_work(1, 1) for run in work.layers)
-    return outcome.steps[0].steps * (per_step + cost.deployment.parallelism.pp - 1)
 
 
 def _run(deployment: Deployment, load: Requests, cost: StepCost, options: Options, level: str) -> Outcome:

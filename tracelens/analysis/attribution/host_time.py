@@ -51,7 +51,14 @@ def blocking_calls(table: TraceTable) -> Bools:
 def waiting_calls(table: TraceTable, tree: OpTree) -> Bools:
     """Which rows are calls that wait for the device, by their name or because they outlast the copy that they start."""
     waits = blocking_calls(table)
-    waits[_outlasting(table, tree)] = True
+    # Copy calls that were still running when their copy was done: copies to and from pageable memory wait for it.
+    copies = np.flatnonzero(table.kind == Kind.MEMCPY)
+    copies = copies[tree.launch[copies] >= 0]
+    call = tree.launch[copies]
+    ended = table.ends_ns(copies)
+    is_launch = (table.kind[call] == Kind.RUNTIME) | (table.kind[call] == Kind.DRIVER)
+    waited: RowColumn = call[is_launch & (ended <= table.ends_ns(call)) & (ended > table.start_ns[call])]
+    waits[waited] = True
     return waits
 
 
@@ -113,17 +120,6 @@ def _looked_at(table: TraceTable, among: Bools) -> Sequence[int]:
     occurs[table.name[among]] = True
     found: list[int] = np.flatnonzero(occurs).tolist()
     return found
-
-
-def _outlasting(table: TraceTable, tree: OpTree) -> RowColumn:
-    """Copy calls that were still running when their copy was done: copies to and from pageable memory wait for it."""
-    copies = np.flatnonzero(table.kind == Kind.MEMCPY)
-    copies = copies[tree.launch[copies] >= 0]
-    call = tree.launch[copies]
-    ended = table.ends_ns(copies)
-    is_launch = (table.kind[call] == Kind.RUNTIME) | (table.kind[call] == Kind.DRIVER)
-    waited: RowColumn = call[is_launch & (ended <= table.ends_ns(call)) & (ended > table.start_ns[call])]
-    return waited
 
 
 FIRST_LOAD = "first-time loading"
@@ -241,10 +237,18 @@ class HostTime:
         self._lanes = np.zeros(len(table.lanes), np.bool_)
         launch = tree.launch[tree.launch >= 0]
         self._lanes[table.lane[launch]] = True
+        # From each call that begins the capture of a graph to the call of its thread that ends it.
+        is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+        begins = named(table, _BEGINS_CAPTURE, is_call)
+        rows = np.flatnonzero(begins | named(table, _ENDS_CAPTURE, is_call))
+        rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
+        first, last = rows[:-1], rows[1:]
+        pairs = begins[first] & ~begins[last] & (table.lane[first] == table.lane[last])
+        first, last = first[pairs], last[pairs]
         layers = [
             *_layers(table, host, self._lanes),
             *_overhead(table, self._lanes),
-            _captures(table),
+            _Layer(CAPTURE, table.lane[first], table.start_ns[first], table.ends_ns(last)),
             _Layer(PROFILER, table.lane[host.stop], table.start_ns[host.stop], table.ends_ns(host.stop)),
             _idle_rounds(table),
         ]
@@ -316,7 +320,14 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
 
     def first() -> Bools:
         unusual = _beyond_its_kind(table, long, _LONG_NS)
-        at_first = named(table, _LOADS_AT_FIRST, long & unusual) & (~graph | _often(table, long)) & ~host.blocking
+        # The ``long`` calls whose name occurs often enough to say what is usual.
+        count = np.bincount(
+            table.name[(table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)], minlength=len(table.names)
+        )
+        rows = np.flatnonzero(long)
+        found = np.zeros(len(long), bool)
+        found[rows[count[table.name[rows]] >= _ENOUGH_CALLS]] = True
+        at_first = named(table, _LOADS_AT_FIRST, long & unusual) & (~graph | found) & ~host.blocking
         context = named(table, _CONTEXT, allocates) & _beyond_its_kind(table, long, _LONG_ALLOCATION_NS)
         return at_first | context | named(table, _LOADS, is_call)
 
@@ -361,18 +372,6 @@ def _idle_rounds(table: TraceTable) -> _Layer:
     return _Layer(REQUESTS, table.lane[first], table.start_ns[first], table.ends_ns(last))
 
 
-def _captures(table: TraceTable) -> _Layer:
-    """From each call that begins the capture of a graph to the call of its thread that ends it."""
-    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
-    begins = named(table, _BEGINS_CAPTURE, is_call)
-    rows = np.flatnonzero(begins | named(table, _ENDS_CAPTURE, is_call))
-    rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
-    first, last = rows[:-1], rows[1:]
-    pairs = begins[first] & ~begins[last] & (table.lane[first] == table.lane[last])
-    first, last = first[pairs], last[pairs]
-    return _Layer(CAPTURE, table.lane[first], table.start_ns[first], table.ends_ns(last))
-
-
 def _beyond_its_kind(table: TraceTable, long: Bools, floor_ns: int) -> Bools:
     """Which of the ``long`` calls are longer than ``floor_ns`` and than most calls of their name by far."""
     found: Bools = long & (table.duration_ns >= floor_ns)
@@ -382,17 +381,6 @@ def _beyond_its_kind(table: TraceTable, long: Bools, floor_ns: int) -> Bools:
         if len(length) >= _ENOUGH_CALLS:
             usual = _TIMES_ITS_KIND * int(np.median(length))
             found &= (table.name != code) | (table.duration_ns >= usual)
-    return found
-
-
-def _often(table: TraceTable, long: Bools) -> Bools:
-    """The ``long`` calls whose name occurs often enough to say what is usual."""
-    count = np.bincount(
-        table.name[(table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)], minlength=len(table.names)
-    )
-    rows = np.flatnonzero(long)
-    found = np.zeros(len(long), bool)
-    found[rows[count[table.name[rows]] >= _ENOUGH_CALLS]] = True
     return found
 
 

@@ -179,7 +179,12 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
             f"{table.source} has neither CPU ops nor kernels: no work ran in the profiled process while the profiler "
             f"was active. Record again, with the profiler around the work and in its process.{lost}"
         )
-    unread = _unread_device_events(table)
+    other = np.bincount(table.category[table.kind == Kind.OTHER], minlength=len(table.categories))
+    unread = {
+        category: int(count)
+        for category, count in zip(table.categories, other.tolist(), strict=True)
+        if count and category.lower().startswith(_UNREAD_DEVICES)
+    }
     if unread:
         kinds = ", ".join(f"{count:,} {category}" for category, count in unread.items())
         return NothingToAnalyzeError(
@@ -201,16 +206,6 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
         f"{table.source} has {ops:,} CPU ops but no GPU kernels. Was it recorded with activities=[CPU]? "
         "Add ProfilerActivity.CUDA, or pass --cpu to `tracelens report` for a CPU-only report."
     )
-
-
-def _unread_device_events(table: TraceTable) -> dict[str, int]:
-    """How many events each category holds that only an accelerator other than CUDA and HIP records."""
-    other = np.bincount(table.category[table.kind == Kind.OTHER], minlength=len(table.categories))
-    return {
-        category: int(count)
-        for category, count in zip(table.categories, other.tolist(), strict=True)
-        if count and category.lower().startswith(_UNREAD_DEVICES)
-    }
 
 
 def _cpu_ops(table: TraceTable) -> int:

@@ -30,7 +30,12 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
     triples = _triples(seen)
     if seen.device is None or not len(triples):
         return
-    triple_of_event = _launched_between(seen, triples[:, 0], triples[:, 2])
+    # Per device event the pair of ops between whose begin and end its thread launched it; -1 without one.
+    first = triples[:, 0]
+    table, op = seen.table, seen.activity.op
+    began = table.start_ns[op]
+    pair = last_begun(table.lane[first], table.start_ns[first], table.lane[op], began)
+    triple_of_event = np.where((op >= 0) & (pair >= 0) & (began < table.ends_ns(triples[:, 2])[pair]), pair, -1)
     events = np.flatnonzero(triple_of_event >= 0)
     of_triple = triple_of_event[events]
     spans_us = np.bincount(of_triple, seen.activity.duration_us(events), minlength=len(triples))
@@ -104,14 +109,6 @@ def _attention_us(seen: Observed, triples: Ints) -> tuple[Floats, Floats]:
     expected, least = seen.expected_us(models)
     of_triple = [number[_part_signatures(seen, triple)] for triple in triples.tolist()]
     return expected[of_triple], least[of_triple]
-
-
-def _launched_between(seen: Observed, first: Ints, last: Ints) -> Ints:
-    """Per device event the pair of ops between whose begin and end its thread launched it; -1 without one."""
-    table, op = seen.table, seen.activity.op
-    began = table.start_ns[op]
-    pair = last_begun(table.lane[first], table.start_ns[first], table.lane[op], began)
-    return np.where((op >= 0) & (pair >= 0) & (began < table.ends_ns(last)[pair]), pair, -1)
 
 
 #: Shortest cache that is taken for one.

@@ -310,7 +310,12 @@ def _hidden(seen: Observed, parts: Bools) -> tuple[Floats, float]:
         return np.zeros(0), 0.0
     began, gap = np.unique(np.cumsum(_begin_gaps(seen))[parts], return_inverse=True)
     idle_ns = np.bincount(gap, seen.idle_ns[parts], len(began))
-    waited_ns = _waited_before_ns(seen, seen.idle.start[parts][np.searchsorted(gap, np.arange(len(began)))])
+    # How long the device worked while the host waited, between each of these moments and the one before it.
+    start = seen.idle.start[parts][np.searchsorted(gap, np.arange(len(began)))]
+    waited = seen.once(_waited_ns)
+    following = np.searchsorted(start, seen.time.own_from, side="left")
+    within = following < len(start)
+    waited_ns = np.bincount(following[within], waited[within], len(start)).astype(np.int64)
     share = np.minimum(1.0, waited_ns / np.maximum(1.0, idle_ns))
     return share[gap], float(waited_ns.sum())
 
@@ -362,14 +367,6 @@ def _waited_ns(seen: Observed) -> Ints:
     """How long each device event worked while the host waited for it."""
     begins = seen.time.own_from
     return covered_ns(*_waits(seen), begins, begins + seen.own_ns)
-
-
-def _waited_before_ns(seen: Observed, start: Ints) -> Ints:
-    """How long the device worked while the host waited, between each of these moments and the one before it."""
-    waited = seen.once(_waited_ns)
-    following = np.searchsorted(start, seen.time.own_from, side="left")
-    within = following < len(start)
-    return np.bincount(following[within], waited[within], len(start)).astype(np.int64)
 
 
 _LARGER_GRAPHS = (
@@ -453,17 +450,6 @@ _AT_ONCE_NS = 1_000_000
 @built_in("allocator_retries")
 def allocator_retries(seen: Observed) -> Iterator[Candidate]:
     """All idle time in calls of the allocator, where it gives back and asks again."""
-    if retries := _retries(seen):
-        for candidate in idle_of_cause(seen, ALLOCATOR):
-            yield replace(
-                candidate,
-                why=f"{candidate.why}; memory is freed and allocated again {counted(retries, 'time')}",
-                figures=(*candidate.figures, Said(what="retries", value=retries, unit="count")),
-            )
-
-
-def _retries(seen: Observed) -> int:
-    """How often a thread frees and then allocates at once in the window."""
     table = seen.context.recorded.table
     calls = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
     frees = named(table, _FREES, calls)
@@ -474,7 +460,13 @@ def _retries(seen: Observed) -> int:
     first, last = seen.context.timeline.window
     inside = (table.start_ns[after] >= first) & (table.start_ns[after] < last)
     again = frees[before] & ~frees[after] & (table.lane[before] == table.lane[after]) & (waited <= _AT_ONCE_NS)
-    return int((again & inside).sum())
+    if retries := int((again & inside).sum()):
+        for candidate in idle_of_cause(seen, ALLOCATOR):
+            yield replace(
+                candidate,
+                why=f"{candidate.why}; memory is freed and allocated again {counted(retries, 'time')}",
+                figures=(*candidate.figures, Said(what="retries", value=retries, unit="count")),
+            )
 
 
 #: How many times what is in use the allocator must hold, both at their peak.

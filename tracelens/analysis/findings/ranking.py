@@ -358,7 +358,15 @@ def _ranking(seen: Observed, extensions: Sequence[Extension]) -> _Ranking:
     for general in (False, True):
         ranked += _ranked(seen, [pair for pair in found if pair[0].advice.is_general == general], free, without_gain)
     ranked.sort(key=lambda each: each.order)
-    ranked += _unpriced(seen, found, free)
+    # What nothing says the gain of, the longest first.
+    left = [
+        _Ranked(rule=rule, candidate=candidate, claimed=candidate.claimed.among(free), gain=None)
+        for rule, candidate in found
+        if not candidate.is_priced
+    ]
+    own = [(int(seen.time.own_ns[each.claimed.part].sum()), each) for each in left]
+    kept = [(ns, each) for ns, each in own if ns > MIN_GAIN * seen.window_ns]
+    ranked += [each for _, each in sorted(kept, key=lambda pair: (-pair[0], pair[1].order))]
     of_op = Counter((rule.kind, candidate.op) for rule, candidate in found)
     return _Ranking(ranked=ranked[:MOST], without_gain=without_gain, failures=tuple(failures), of_op=of_op)
 
@@ -405,31 +413,14 @@ def _ranked(
             yield each
             free[each.claimed.part] = False
             continue
-        each = replace(each, claimed=left, gain=_gain(seen, left))
+        gain = seen.once(ReplayedGain).gain_ns([(left, left.gain_ns)])
+        same = np.array_equal(left.low_ns, left.gain_ns)
+        low = gain if same else seen.once(ReplayedGain).gain_ns([(left, left.low_ns)])
+        each = replace(each, claimed=left, gain=_Gain(low=min(low, gain), gain=gain))
         if each.gain is not None and each.gain.gain > least:
             heappush(waiting, (each.order, number, True, each))
         elif _holds_much(seen, each):
             without_gain.append(each)
-
-
-def _unpriced(seen: Observed, found: Sequence[tuple[Rule, Candidate]], free: Bools) -> list[_Ranked]:
-    """What nothing says the gain of, the longest first."""
-    left = [
-        _Ranked(rule=rule, candidate=candidate, claimed=candidate.claimed.among(free), gain=None)
-        for rule, candidate in found
-        if not candidate.is_priced
-    ]
-    own = [(int(seen.time.own_ns[each.claimed.part].sum()), each) for each in left]
-    kept = [(ns, each) for ns, each in own if ns > MIN_GAIN * seen.window_ns]
-    return [each for _, each in sorted(kept, key=lambda pair: (-pair[0], pair[1].order))]
-
-
-def _gain(seen: Observed, claimed: Claimed) -> _Gain:
-    """What replaying the step without the claim gives."""
-    gain = seen.once(ReplayedGain).gain_ns([(claimed, claimed.gain_ns)])
-    same = np.array_equal(claimed.low_ns, claimed.gain_ns)
-    low = gain if same else seen.once(ReplayedGain).gain_ns([(claimed, claimed.low_ns)])
-    return _Gain(low=min(low, gain), gain=gain)
 
 
 def _holds_much(seen: Observed, each: _Ranked) -> bool:

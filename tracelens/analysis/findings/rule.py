@@ -226,7 +226,14 @@ class Observed:
         """
         at = (np.flatnonzero(events) if events.dtype == np.bool_ else events).astype(np.int32)
         own = self.own_ns[at]
-        took = self._beyond_earlier_ns(at, own).astype(np.float64)
+        # How long each of these events ran beyond all of them that began before it: together their union.
+        start, end = self.activity.start[at], self.activity.end[at]
+        found: Ints = end - start
+        if (own < found).any():
+            order = np.lexsort((-end, start))
+            until = np.maximum.accumulate(end[order])
+            found[order[1:]] = np.minimum(found[order[1:]], np.maximum(end[order[1:]] - until[:-1], 0))
+        took = found.astype(np.float64)
 
         def amount(part: Floats | float) -> Floats:
             return np.clip(took * np.nan_to_num(part), 0, own)
@@ -234,16 +241,6 @@ class Observed:
         gain_ns = amount(share)
         low_ns, high_ns = (gain_ns if part is None else amount(part) for part in (low, high))
         return Claimed(part=at, low_ns=low_ns, gain_ns=gain_ns, high_ns=high_ns, spares_launches=spares_launches)
-
-    def _beyond_earlier_ns(self, at: Codes, own: npt.NDArray[np.integer]) -> Ints:
-        """How long each of these events ran beyond all of them that began before it: together their union."""
-        start, end = self.activity.start[at], self.activity.end[at]
-        found: Ints = end - start
-        if (own < found).any():
-            order = np.lexsort((-end, start))
-            until = np.maximum.accumulate(end[order])
-            found[order[1:]] = np.minimum(found[order[1:]], np.maximum(end[order[1:]] - until[:-1], 0))
-        return found
 
     def calls(
         self, rows: pd.DataFrame, share: Any = 1.0, *, low: Any = None, high: Any = None, spares_launches: bool = False

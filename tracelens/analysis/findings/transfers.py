@@ -76,7 +76,17 @@ def exposed_kinds(seen: Observed) -> dict[str, int]:
     """Nanoseconds in which communication of each kind was all that ran; communication of an unknown kind is in none."""
     at = np.flatnonzero(seen.activity.communication & (seen.own_ns > 0))
     found: dict[str, int] = {}
-    for kind, own in zip(_kinds(seen, at), seen.own_ns[at].tolist(), strict=True):
+    activity, names = seen.activity, seen.table.names
+    pair = _kind_of_pairs(names)
+    keys = list(zip(activity.name[at].tolist(), seen.category[at].tolist(), strict=True))
+    by_name = {(code, category): _reduced(seen, _said_kind(names[code], category, pair)) for code, category in {*keys}}
+    kinds = [by_name[key] for key in keys]
+    own_record = np.flatnonzero(activity.collective[at])
+    attributes, call = attributes_of_calls(seen.table, seen.tree, activity.rows[at[own_record]])
+    recorded = [in_words(seen, values.get("Collective name")) for values in attributes]
+    for place, code in zip(own_record.tolist(), call.tolist(), strict=True):
+        kinds[place] = recorded[code] or kinds[place]
+    for kind, own in zip(kinds, seen.own_ns[at].tolist(), strict=True):
         if kind:
             found[kind] = found.get(kind, 0) + own
     return found
@@ -94,21 +104,6 @@ def _serves(seen: Observed) -> bool:
     if phases.has_backward or not (phases.phase == PHASES.index(FORWARD)).any():
         return False
     return not any(_TRAINS.search(name) for name in seen.table.names)
-
-
-def _kinds(seen: Observed, at: npt.NDArray[np.int64]) -> list[str | None]:
-    """By the recorded collective, which NCCL's kernels alone have, else by the kernel's name and category."""
-    activity, names = seen.activity, seen.table.names
-    pair = _kind_of_pairs(names)
-    keys = list(zip(activity.name[at].tolist(), seen.category[at].tolist(), strict=True))
-    by_name = {(code, category): _reduced(seen, _said_kind(names[code], category, pair)) for code, category in {*keys}}
-    kinds = [by_name[key] for key in keys]
-    own_record = np.flatnonzero(activity.collective[at])
-    attributes, call = attributes_of_calls(seen.table, seen.tree, activity.rows[at[own_record]])
-    recorded = [in_words(seen, values.get("Collective name")) for values in attributes]
-    for place, code in zip(own_record.tolist(), call.tolist(), strict=True):
-        kinds[place] = recorded[code] or kinds[place]
-    return kinds
 
 
 def in_words(seen: Observed, collective: object) -> str | None:

@@ -248,7 +248,15 @@ class DependencyReplay:
     def _order(self, edges: Edges) -> None:
         source, target, length, kind, _ = edges.columns
         position = edges.position
-        forward = np.flatnonzero((position[source] < position[target]) & ~self._opens(source, target))
+        # Which dependencies are those on a thread's own beginning where another thread hands over to it then.
+        threads, base = self.threads, 2 * self.events
+        begins = np.concatenate(([True], np.diff(threads.lane) != 0))
+        entered = np.isin(np.arange(len(begins)), threads.entered)
+        at, following = source - base, target - base
+        found: Bools = (at >= 0) & (following == at + 1)
+        at, following = at[found], following[found]
+        found[found] = begins[at] & entered[following] & (threads.time[at] == threads.time[following])
+        forward = np.flatnonzero((position[source] < position[target]) & ~found)
         kept = forward[np.argsort(position[target[forward]], kind="stable")]
         #: When each node was recorded to be: starts of device events, ends of them, anchors of threads.
         self.node_times, self._position = edges.time, position
@@ -261,17 +269,6 @@ class DependencyReplay:
         self._beyond = np.where(reached == NONE, 0, np.maximum(self.node_times - reached, 0))
         #: Which nodes follow no other.
         self.follows_none = reached == NONE
-
-    def _opens(self, source: Ints, target: Ints) -> Bools:
-        """Which dependencies are those on a thread's own beginning where another thread hands over to it then."""
-        threads, base = self.threads, 2 * self.events
-        begins = np.concatenate(([True], np.diff(threads.lane) != 0))
-        entered = np.isin(np.arange(len(begins)), threads.entered)
-        at, following = source - base, target - base
-        found: Bools = (at >= 0) & (following == at + 1)
-        at, following = at[found], following[found]
-        found[found] = begins[at] & entered[following] & (threads.time[at] == threads.time[following])
-        return found
 
     def forget_delay(self, start_ns: int) -> None:
         """What began then was late for work from before recording that was not recorded: no loop would repeat that."""

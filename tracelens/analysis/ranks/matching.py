@@ -129,7 +129,20 @@ def _instances(
     messages: Sequence[CommunicationCall],
 ) -> tuple[Ints, Ints]:
     """(which calls are one and the same, the channel of each of these)."""
-    kinds = _kind_codes(messages)
+    # Messages that a matched call may have in common, as equal numbers.
+    codes: dict[Hashable, int] = {}
+    result = []
+    for message in messages:
+        key: Hashable = (message.word, message.dtype)
+        if message.is_group_of_stream and message.dtype is None and message.elements_in is None:
+            result.append(_ANY_KIND)
+            continue
+        if message.word in EVEN:
+            key = (message.word, message.dtype, message.elements_in, message.elements_out)
+        elif message.word in POINT_TO_POINT:
+            key = (message.dtype, message.elements_in)
+        result.append(codes.setdefault(key, len(codes)))
+    kinds = np.array(result, np.int64)
     words = np.unique([message.word for message in messages], return_inverse=True)[1][flat["message"]]
     instance, channel_of = np.full(len(flat["start"]), -1, np.int64), [np.zeros(0, np.int64)]
     total = 0
@@ -244,23 +257,6 @@ def _expert_ranks(
         first = rank - rank % ep_size
         return tuple(range(first, first + ep_size)), f"ranks {first}-{first + ep_size - 1} (--ep-size)"
     return order, "all ranks (no expert-parallel group recorded)"
-
-
-def _kind_codes(messages: Sequence[CommunicationCall]) -> Ints:
-    """Messages that a matched call may have in common, as equal numbers."""
-    codes: dict[Hashable, int] = {}
-    result = []
-    for message in messages:
-        key: Hashable = (message.word, message.dtype)
-        if message.is_group_of_stream and message.dtype is None and message.elements_in is None:
-            result.append(_ANY_KIND)
-            continue
-        if message.word in EVEN:
-            key = (message.word, message.dtype, message.elements_in, message.elements_out)
-        elif message.word in POINT_TO_POINT:
-            key = (message.dtype, message.elements_in)
-        result.append(codes.setdefault(key, len(codes)))
-    return np.array(result, np.int64)
 
 
 def _aligned(lists: Mapping[int, Ints], flat: Mapping[str, Ints], kinds: Ints, *, has_group: bool) -> tuple[Ints, Ints]:

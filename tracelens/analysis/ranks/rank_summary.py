@@ -233,37 +233,28 @@ class CallReader:
             signature, routed = self._table.signature_of(row), layers.of_calls(np.array([at]))
             key = (signature, split, routed)
             if key not in known:
-                op = _exchange_op(signature, self._exchange_models[row], routed, split, ep_size)
+                model = self._exchange_models[row]
+                counts, source = process_groups.recorded_counts(signature)
+                if split and source != process_groups.SPLIT_SIZES:
+                    counts, source = split, process_groups.SPLIT_SIZES
+                whole, rows_from = process_groups.with_rows(
+                    model, routed, process_groups.ranks_of(signature, model) or ep_size, counts
+                )
+                op = ExchangeOp(
+                    name=signature.name,
+                    tokens=model.tokens,
+                    hidden=whole.hidden,
+                    rows=float(whole.tokens if whole.rows is None else whole.rows),
+                    rows_from=rows_from,
+                    exchanged_bytes=whole.exchanged_bytes(),
+                    ranks=whole.ranks,
+                    known_share=model.known_share,
+                    counts=counts,
+                    counts_from=source,
+                )
                 known[key] = codes.setdefault(op, len(codes))
             kinds[at] = known[key]
         return tuple(codes), kinds
-
-
-def _exchange_op(
-    signature: OpSignature,
-    model: EPComm,
-    routed: process_groups.Routed,
-    split: tuple[int, ...] | None,
-    ep_size: int | None,
-) -> ExchangeOp:
-    counts, source = process_groups.recorded_counts(signature)
-    if split and source != process_groups.SPLIT_SIZES:
-        counts, source = split, process_groups.SPLIT_SIZES
-    whole, rows_from = process_groups.with_rows(
-        model, routed, process_groups.ranks_of(signature, model) or ep_size, counts
-    )
-    return ExchangeOp(
-        name=signature.name,
-        tokens=model.tokens,
-        hidden=whole.hidden,
-        rows=float(whole.tokens if whole.rows is None else whole.rows),
-        rows_from=rows_from,
-        exchanged_bytes=whole.exchanged_bytes(),
-        ranks=whole.ranks,
-        known_share=model.known_share,
-        counts=counts,
-        counts_from=source,
-    )
 
 
 def communication_call(*, name: str, dtype: str | None, **recorded: Any) -> CommunicationCall:

@@ -222,7 +222,12 @@ def pipeline_bubbles_frame(job: JobContext) -> pd.DataFrame:
     """
     pairs = [c.ranks for c in job.calls.channels if c.is_point_to_point]
     records = []
-    for pipeline, members in enumerate(_joined(pairs)):
+    sets: list[set[int]] = []
+    for pair in pairs:
+        touching = [known for known in sets if not known.isdisjoint(pair)]
+        sets = [known for known in sets if known.isdisjoint(pair)]
+        sets.append(set(pair).union(*touching))
+    for pipeline, members in enumerate(sorted(sets, key=min)):
         for stage, rank in enumerate(sorted(members)):
             summary = job.ranks.get(rank)
             # A host alone, as gloo's ranks are, leaves no device without work
@@ -247,15 +252,6 @@ def pipeline_bubbles_frame(job: JobContext) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(records)
-
-
-def _joined(pairs: list[tuple[int, ...]]) -> list[set[int]]:
-    sets: list[set[int]] = []
-    for pair in pairs:
-        touching = [known for known in sets if not known.isdisjoint(pair)]
-        sets = [known for known in sets if known.isdisjoint(pair)]
-        sets.append(set(pair).union(*touching))
-    return sorted(sets, key=min)
 
 
 @sheet("clocks", order=90, columns=column_set(

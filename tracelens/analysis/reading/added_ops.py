@@ -321,7 +321,13 @@ class CapturedGraphs:
         self, table: TraceTable, rows: RowColumn, names: tuple[str, ...], requests: CapturedRequests
     ) -> tuple[dict[int, int], str]:
         """(position of a kernel -> launch row of the capture, why there are fewer of them than kernels)."""
-        candidates = self._alike(names)
+        # Graphs of these kernels: in this order, else in any, else runs before the capture, else nearly the same.
+        candidates = (
+            [graph for graph in self.graphs if graph.names == names]
+            or [graph for graph in self.graphs if Counter(graph.names) == Counter(names)]
+            or list(self._runs_of(names))
+            or [graph for graph in self.graphs if _is_nearly(names, graph)]
+        )
         if not candidates:
             return {}, f"no graph of {self.capture.table.source} has this sequence of kernels"
         candidates = _of_batch(candidates, requests)
@@ -413,15 +419,6 @@ class CapturedGraphs:
         self._compared_shapes = True
         shapes = _launch_shapes(table, rows.tolist())
         return [graph for graph in graphs if shapes and self._launch_shapes(graph) == shapes]
-
-    def _alike(self, names: tuple[str, ...]) -> list[_Captured]:
-        """Graphs of these kernels: in this order, else in any, else runs before the capture, else nearly the same."""
-        return (
-            [graph for graph in self.graphs if graph.names == names]
-            or [graph for graph in self.graphs if Counter(graph.names) == Counter(names)]
-            or list(self._runs_of(names))
-            or [graph for graph in self.graphs if _is_nearly(names, graph)]
-        )
 
     def name_kernels(self, table: TraceTable, opened: list[_Replay], catalog: Catalog) -> None:
         """The inner ops of calls whose launches named no kernel: their nodes' replays do."""

@@ -543,7 +543,10 @@ class _CountedGroups:
         for file in context.options.counters:
             target, how = joined(file, recorded)
             self._add(file, target, how)
-            for key, launches in _not_joined(file, target, how).items():
+            for key, launches in Counter(
+                (file.name[at], _sizes_text(file.grid[at].tolist()), how[at], file.op[at])
+                for at in np.flatnonzero(target < 0).tolist()
+            ).items():
                 left[key] = max(left.get(key, 0), launches)
         keys = ("kernel_name", "grid", "not_joined", "counted_op")
         return [
@@ -589,14 +592,6 @@ class _CountedGroups:
 def _sizes_text(sizes: list[int]) -> str:
     """``(9, 32, 1)``, or a total; empty where not counted."""
     return "" if not sizes[0] else str(sizes[0]) if not sizes[1] else f"({sizes[0]}, {sizes[1]}, {sizes[2]})"
-
-
-def _not_joined(file: CountedKernels, target: Ints, how: list[str]) -> Counter[tuple[str, str, str, str | None]]:
-    """Launches by kernel, grid, reason and op."""
-    return Counter(
-        (file.name[at], _sizes_text(file.grid[at].tolist()), how[at], file.op[at])
-        for at in np.flatnonzero(target < 0).tolist()
-    )
 
 
 #: Figures of a launch that the sheet shows as they are.

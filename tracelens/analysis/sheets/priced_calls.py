@@ -157,23 +157,21 @@ class Grouping:
 
     def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, *apart: Codes | Bools) -> None:
         signature = np.where(kernel_name >= 0, np.int32(-1), table.signature[row])
-        self.of_call = numbered(table.name[row], signature, _lane_rank(table)[table.lane[row]], kernel_name, *apart)
+        # Lanes with the same process and thread names count as one.
+        labels: dict[tuple[Any, ...], int] = {}
+        ranks = []
+        for pid, tid in table.lanes:
+            label = (
+                table.process_names.get(pid),
+                table.process_labels.get(pid),
+                table.thread_names.get((pid, tid), None if (pid, tid) in table.thread_names else tid),
+            )
+            ranks.append(labels.setdefault(label, len(labels)))
+        self.of_call = numbered(
+            table.name[row], signature, np.array(ranks or [0], np.int32)[table.lane[row]], kernel_name, *apart
+        )
         self.first = first_of_each(self.of_call)
         self.example = row[self.first].tolist()
-
-
-def _lane_rank(table: TraceTable) -> Codes:
-    """Lanes with the same process and thread names count as one."""
-    labels: dict[tuple[Any, ...], int] = {}
-    ranks = []
-    for pid, tid in table.lanes:
-        label = (
-            table.process_names.get(pid),
-            table.process_labels.get(pid),
-            table.thread_names.get((pid, tid), None if (pid, tid) in table.thread_names else tid),
-        )
-        ranks.append(labels.setdefault(label, len(labels)))
-    return np.array(ranks or [0], np.int32)
 
 
 def kernel_details(
@@ -219,7 +217,13 @@ def launching_calls(
     another ``apart`` are in other rows.
     """
     group = Grouping(table, direct.row, direct.kernel_name, direct.category.code, apart)
-    main, place = _main_parts(direct), np.searchsorted(own[0], direct.row)
+    # Which call is the longest of each row, the first of equals; calls of one row stand together.
+    again = direct.row[1:] == direct.row[:-1]
+    main: Bools = ~(np.append(again, False) | np.append(False, again))
+    several = np.flatnonzero(~main)
+    ordered = several[np.lexsort((-direct.kernel_ns[several], direct.row[several]))]
+    main[ordered[np.unique(direct.row[ordered], return_index=True)[1]]] = True
+    place = np.searchsorted(own[0], direct.row)
     subtree = np.where(main, own[1][place] / NS_PER_US, np.nan)
     times = {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree}
     frame = pd.DataFrame(
@@ -233,16 +237,6 @@ def launching_calls(
         }
     )
     return by_time(frame, "direct_us_sum")
-
-
-def _main_parts(calls: Calls) -> Bools:
-    """Which call is the longest of each row, the first of equals; calls of one row stand together."""
-    again = calls.row[1:] == calls.row[:-1]
-    main: Bools = ~(np.append(again, False) | np.append(False, again))
-    several = np.flatnonzero(~main)
-    ordered = several[np.lexsort((-calls.kernel_ns[several], calls.row[several]))]
-    main[ordered[np.unique(calls.row[ordered], return_index=True)[1]]] = True
-    return main
 
 
 def with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
@@ -401,7 +395,14 @@ def _add_estimate(frame: Columns, work: KnownWork, position: Ints, timed_us: Flo
         frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
         served = limits.served_from(frame["hbm_mb"] * BYTES_PER_MB, peak_us, mean, kernels)
         frame["served_from"] = served
-        frame |= _percent_of_roofline(frame, limits, time_us, timed_us, by_call)
+        # Statistics over each call's own roofline, which its launches are part of; the mean is the group's.
+        least_us = time_us[by_call.group]
+        own = np.fmax(least_us, limits.floor_us(frame["kernels_per_call"][by_call.group], timed_us))
+        own[np.isnan(least_us)] = np.nan
+        share = 100 * own / timed_us
+        mean = np.where(frame["kernel_us_mean"] > 0, frame["kernel_us_mean"], np.nan)
+        found = statistics_of({"percent_of_roofline": share}, by_call)
+        frame |= {**found, "percent_of_roofline_mean": 100 * frame["roofline_us"] / mean}
     frame["_achievable_us"] = _achievable_us(frame, work, position)
     if work.achievable is not None:
         _add_achievable(frame, work, work.achievable, position)
@@ -416,19 +417,6 @@ def _forget_impossible_shares(frame: Columns) -> None:
         main = frame.get(f"{share}_mean", frame.get(share))
         if main is not None and (above := is_bound & (main > 100)).any():
             frame |= {key: np.where(above, np.nan, frame[key]) for key in keys}
-
-
-def _percent_of_roofline(
-    frame: Columns, limits: Limits, time_us: Floats, timed_us: Floats, by_call: ByGroup
-) -> dict[str, Floats]:
-    """Statistics over each call's own roofline, which its launches are part of; the mean is the group's."""
-    least_us = time_us[by_call.group]
-    own = np.fmax(least_us, limits.floor_us(frame["kernels_per_call"][by_call.group], timed_us))
-    own[np.isnan(least_us)] = np.nan
-    share = 100 * own / timed_us
-    mean = np.where(frame["kernel_us_mean"] > 0, frame["kernel_us_mean"], np.nan)
-    found = statistics_of({"percent_of_roofline": share}, by_call)
-    return {**found, "percent_of_roofline_mean": 100 * frame["roofline_us"] / mean}
 
 
 def _achievable_us(frame: Columns, work: KnownWork, position: Ints) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.activity import StreamOverlaps, devices_of
+from tracelens.analysis.attribution.activity import devices_of
 from tracelens.analysis.attribution.calls import MOST_OF_ROOFLINE, TOLERANCE_US
 from tracelens.analysis.attribution.host_time import HOST_CAUSES, kernel_launches, named
 from tracelens.analysis.attribution.window import CHOSEN
@@ -240,7 +240,12 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
         yield Notice(id="only_communication", count=len(analysis.activity), text=text)
     yield from analysis.without_gain
     yield from _lower_clock(analysis)
-    yield from _unlinked(analysis)
+    activity = analysis.activity
+    unlinked = int((activity.op < 0).sum())
+    if unlinked > (0 if analysis.selected_steps else analysis.step_times.before_events):
+        share = percent(analysis.coverage.unlinked or 0.0, 1)
+        text = f"{unlinked:,} of {len(activity):,} device events ({share} of GPU time) have no recorded launch"
+        yield Notice(id="unlinked", count=unlinked, text=text)
     yield from timing_notices(analysis)
     yield from _device(analysis)
     rows = analysis.frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
@@ -255,8 +260,18 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     yield from _compiled_without_work(analysis)
     yield from _too_much_work(rows)
     if analysis.overlaps is not None and analysis.overlaps.count:
-        yield _overlap_notice(analysis, analysis.overlaps)
-    yield from _from_cache(rows)
+        overlaps = analysis.overlaps
+        device = analysis.trace.table.is_of(DEVICE_KINDS)
+        part = overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum()))
+        share = "<0.01 %" if part < 0.00005 else percent(part, 2)
+        kernels = f"{counted(overlaps.count, 'device event')} overlapped the next one on the same stream"
+        end = "are clipped" if overlaps.clipped else "are kept; --overlap clip ends them there"
+        text = f"{kernels} ({share} of GPU time) and {end}"
+        yield Notice(id="same_stream_overlap", count=overlaps.count, text=text)
+    for name, count in rows["served_from"].dropna().value_counts().sort_index().items():
+        beat, whose = ("op beats", "its") if count == 1 else ("ops beat", "their")
+        text = f"{int(count):,} {beat} HBM bandwidth: {whose} data was probably in {name} (column Served from)"
+        yield Notice(id="from_cache", count=int(count), text=text)
     yield from _extensions(analysis)
 
 
@@ -270,15 +285,6 @@ def _not_steps(analysis: Analysis) -> Iterator[Notice]:
     first, last = (clipped(name, _NAME_WIDTH) for name in (refused.first, refused.last))
     text = f"annotations '{first}' to '{last}' {why} and are not used as steps"
     yield Notice(id="not_steps", count=1, text=text)
-
-
-def _unlinked(analysis: Analysis) -> Iterator[Notice]:
-    activity = analysis.activity
-    unlinked = int((activity.op < 0).sum())
-    if unlinked > (0 if analysis.selected_steps else analysis.step_times.before_events):
-        share = percent(analysis.coverage.unlinked or 0.0, 1)
-        text = f"{unlinked:,} of {len(activity):,} device events ({share} of GPU time) have no recorded launch"
-        yield Notice(id="unlinked", count=unlinked, text=text)
 
 
 def _device(analysis: Analysis) -> Iterator[Notice]:
@@ -349,19 +355,6 @@ def _counters(analysis: Analysis) -> Iterator[Notice]:
     yield Notice(id="counters", count=total, text=text)
 
 
-def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
-    device = analysis.trace.table.is_of(DEVICE_KINDS)
-    part = overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum()))
-    share = "<0.01 %" if part < 0.00005 else percent(part, 2)
-    kernels = (
-        f"{counted(overlaps.count, 'device event')} overlapped the next one on the same stream ({share} of GPU time)"
-    )
-    text = (
-        f"{kernels} and are clipped" if overlaps.clipped else f"{kernels} and are kept; --overlap clip ends them there"
-    )
-    return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
-
-
 def _processes(analysis: Analysis) -> Iterator[Notice]:
     """Ranks whose traces were merged: which one this is, or that figures are of several together."""
     if analysis.merged is not None:
@@ -419,14 +412,6 @@ def _at_most(rows: pd.DataFrame) -> Iterator[Notice]:
         names = ", ".join(dict.fromkeys(found["name"].astype(str).head(3)))
         text = f"work of {counted(int(found['operation_count'].sum()), 'call')} of {names} is an upper bound ({reason})"
         yield Notice(id="work_at_most", count=len(found), text=f"{text} and not part of the utilization")
-
-
-def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:
-    """Rows faster than HBM, by the cache that explains it."""
-    for name, count in rows["served_from"].dropna().value_counts().sort_index().items():
-        beat, whose = ("op beats", "its") if count == 1 else ("ops beat", "their")
-        text = f"{int(count):,} {beat} HBM bandwidth: {whose} data was probably in {name} (column Served from)"
-        yield Notice(id="from_cache", count=int(count), text=text)
 
 
 def _graph_share(analysis: Analysis) -> Iterator[Notice]:

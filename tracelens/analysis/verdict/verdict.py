@@ -187,7 +187,17 @@ def _recorded(analysis: Analysis, work: StepWork, windows: _Pairs) -> _Tokens:
     if all(lookups):
         found = _of_lookups(lookups, attended, work)
     elif all(attended):
-        found = _of_attention(attended, work)
+        shapes = {shape for calls in attended for shape in calls}
+        if len(shapes) != 1:
+            raise SignatureError("attention calls have different shapes")
+        rows, sequence = shapes.pop()
+        calls, layers = len(attended[0]), work.model.attention_blocks
+        if calls != layers and work.tokens is None:
+            raise SignatureError(
+                f"{calls} attention calls in a step for {layers} layers do not determine the tokens per step"
+            )
+        source = f"attention over {rows} x {sequence}, once per layer"
+        found = _Tokens(count=rows * sequence, sequence=sequence, source=source)
     else:
         raise SignatureError("the trace records neither a lookup of token embeddings nor attention with lengths")
     if work.tokens is not None:
@@ -204,20 +214,6 @@ def _of_lookups(lookups: list[_Pairs], attended: list[_Pairs], work: StepWork) -
     sequence = work.sequence or _sequence(first, {s for calls in attended for _, s in calls})
     times = f" x {len(lookups[0])}" if len(lookups[0]) > 1 else ""
     return _Tokens(count=counts.pop(), sequence=sequence, source=f"{_LOOKUP} indices {list(first)}{times}")
-
-
-def _of_attention(attended: list[_Pairs], work: StepWork) -> _Tokens:
-    shapes = {shape for calls in attended for shape in calls}
-    if len(shapes) != 1:
-        raise SignatureError("attention calls have different shapes")
-    rows, sequence = shapes.pop()
-    calls, layers = len(attended[0]), work.model.attention_blocks
-    if calls != layers and work.tokens is None:
-        raise SignatureError(
-            f"{calls} attention calls in a step for {layers} layers do not determine the tokens per step"
-        )
-    source = f"attention over {rows} x {sequence}, once per layer"
-    return _Tokens(count=rows * sequence, sequence=sequence, source=source)
 
 
 def _sequence(indices: tuple[int, int], attended: set[int]) -> int:
@@ -435,13 +431,25 @@ def summarize(analysis: Analysis) -> summary.Summary:
     steps = step_summary(analysis)
     divisor = max(1, step_count(analysis))
     used, used_notices = utilization(analysis)
+    table = analysis.trace.table
+    no_device = "the device was not recognized" if _has_gpu(analysis) else "no device events were recorded"
+    no_steps = f"no ProfilerStep or iteration annotations: {steps_advice(table)}"
+    questions = (
+        (table.has_stacks, "which line of Python launched this", no_stacks(table).because),
+        (table.has_shapes, "FLOPs, bytes and roofline", no_shapes(table).because),
+        (len(analysis.step_times) > 0, "time per step", no_steps),
+        (analysis.device is not None, "distance from the roofline", no_device),
+    )
+    missing = (
+        summary.Unanswered(question=what, because=because) for is_known, what, because in questions if not is_known
+    )
     found = summary.Summary(
         input=_input(analysis),
         device=_device(analysis),
         scope=_scope(analysis),
         coverage=analysis.coverage,
         steps=steps,
-        cannot_answer=_cannot_answer(analysis),
+        cannot_answer=(*missing, *analysis.missing),
         extensions=tuple(extension.name for extension in analysis.extensions),
         late_host_events=analysis.trace.tree.overlaps,
     )
@@ -702,19 +710,3 @@ def _throughput(analysis: Analysis) -> summary.Throughput | None:
         of_achievable=share(best, time_us[peak.notna()].sum()),
         window_of_peak=None if of_peak is None else float(at_peak_us / (analysis.timeline.total_ns / NS_PER_US)),
     )
-
-
-def _cannot_answer(analysis: Analysis) -> tuple[summary.Unanswered, ...]:
-    table = analysis.trace.table
-    no_device = "the device was not recognized" if _has_gpu(analysis) else "no device events were recorded"
-    no_steps = f"no ProfilerStep or iteration annotations: {steps_advice(table)}"
-    questions = (
-        (table.has_stacks, "which line of Python launched this", no_stacks(table).because),
-        (table.has_shapes, "FLOPs, bytes and roofline", no_shapes(table).because),
-        (len(analysis.step_times) > 0, "time per step", no_steps),
-        (analysis.device is not None, "distance from the roofline", no_device),
-    )
-    missing = (
-        summary.Unanswered(question=what, because=because) for is_known, what, because in questions if not is_known
-    )
-    return (*missing, *analysis.missing)

@@ -185,20 +185,16 @@ class Subject(Record, frozen=True, kw_only=True, eq=False, dict=True):
             return found
         fitting = np.isin(self.activity.name, self._kernels_named(selector))
         if not fitting.any():
-            fitting = self._launched_by(selector)
+            # Events called ``op->kernel``, as a report calls kernels that are ops of their own.
+            op, _, kernel = selector.removesuffix(SYNTHETIC).partition("->")
+            of_op = np.array([name == op for name in self.op_name], bool)
+            kernels = [code for code in np.unique(self.activity.name).tolist() if self.table.names[code] == kernel]
+            fitting = of_op & np.isin(self.activity.name, kernels)
         if not fitting.any():
             there = {text for text in self.category.texts if self.category.are(text).any()}
             known = sorted({*there, *self.op_name})
             raise UsageError.unknown("category, op or kernel with device time", selector, known)
         return fitting
-
-    def _launched_by(self, selector: str) -> Bools:
-        """Events called ``op->kernel``, as a report calls kernels that are ops of their own."""
-        op, _, kernel = selector.removesuffix(SYNTHETIC).partition("->")
-        of_op = np.array([name == op for name in self.op_name], bool)
-        kernels = [code for code in np.unique(self.activity.name).tolist() if self.table.names[code] == kernel]
-        found: Bools = of_op & np.isin(self.activity.name, kernels)
-        return found
 
     def _kernels_named(self, selector: str) -> list[int]:
         """Codes of kernels by full, short or fitting name; UsageError where several have this short name."""

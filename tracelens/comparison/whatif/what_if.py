@@ -344,7 +344,7 @@ class WhatIf(Record, frozen=True, kw_only=True, eq=False):
         removed = removed_rows(subject.replay, changes, rows, len(subject.table))
         recorded = subject.recording.recorded.table
         start, length = new.table.start_ns.tolist(), new.table.duration_ns.tolist()
-        lanes = {lane: i for i, lane in enumerate(recorded.lanes)}
+        lanes: dict[Any, int] = {lane: i for i, lane in enumerate(recorded.lanes)}
         gone = set(recorded.correlation[np.flatnonzero(removed[: len(recorded)])].tolist()) - {-1}
 
         def edit(row: int, event: dict[str, Any]) -> dict[str, Any] | None:
@@ -354,18 +354,14 @@ class WhatIf(Record, frozen=True, kw_only=True, eq=False):
                 return event | {"ts": microseconds(start[row]), "dur": microseconds(length[row])}
             if event.get("ph") in ("s", "f") and event.get("cat") == "ac2g" and event.get("id") in gone:
                 return None
-            return _moved(event, lanes, clock)
+            # What is no complete event (a flow, an instant, a counter), at its new time.
+            time, phase = event.get("ts"), event.get("ph")
+            lane = lanes.get((event.get("pid"), event.get("tid")), 0)
+            if phase == "M" or not isinstance(time, int | float) or abs(time) > 2**52:
+                return event
+            return event | {"ts": microseconds(clock.moment(lane, round(time * 1000)))}
 
         return rewrite(recorded, path, edit)
-
-
-def _moved(event: dict[str, Any], lanes: dict[Any, int], clock: Clock) -> dict[str, Any]:
-    """What is no complete event (a flow, an instant, a counter), at its new time."""
-    time, phase = event.get("ts"), event.get("ph")
-    lane = lanes.get((event.get("pid"), event.get("tid")), 0)
-    if phase == "M" or not isinstance(time, int | float) or abs(time) > 2**52:
-        return event
-    return event | {"ts": microseconds(clock.moment(lane, round(time * 1000)))}
 
 
 def outcome(plan: ChangePlan, asked: dict[str, Any]) -> WhatIf:
@@ -380,6 +376,9 @@ def outcome(plan: ChangePlan, asked: dict[str, Any]) -> WhatIf:
     new, _ = retimed(subject.recording.trace, replay, changes, times, gone)
     after = _in_the_long_run(step_figures(subject, new), step_us)
     low, high = (_off_by_us(plan, before.step_us - step_us, *side) for side in ((-Z90, LEAST), (Z90, MOST)))
+    nodes = np.concatenate((replay.device.start, replay.threads.time))
+    alone, recorded = replay.times(replay.recorded, delays=False), replay.times(replay.recorded)
+    ends = [max(found.done.max(initial=0), found.reached.max(initial=0)) - nodes.min() for found in (alone, recorded)]
     return WhatIf(
         plan=plan,
         times=times,
@@ -388,7 +387,7 @@ def outcome(plan: ChangePlan, asked: dict[str, Any]) -> WhatIf:
         after=after,
         low_us=max(after.step_us - low, 0.0),
         high_us=after.step_us + high,
-        explained=_explained(replay),
+        explained=float(ends[0] / ends[1]) if ends[1] else 1.0,
     )
 
 
@@ -430,14 +429,6 @@ def _off_by_us(plan: ChangePlan, middle_us: float, sigmas: float, gap: int) -> f
     if plan.host_sigma:
         gained.append(_gained_us(plan, host=float(np.exp(sigmas * plan.host_sigma))))
     return float(sum((us - middle_us) ** 2 for us in gained) ** 0.5)
-
-
-def _explained(replay: DependencyReplay) -> float:
-    """The share of the file's time that the dependencies give without the delays that are kept."""
-    nodes = np.concatenate((replay.device.start, replay.threads.time))
-    alone, recorded = replay.times(replay.recorded, delays=False), replay.times(replay.recorded)
-    ends = [max(found.done.max(initial=0), found.reached.max(initial=0)) - nodes.min() for found in (alone, recorded)]
-    return float(ends[0] / ends[1]) if ends[1] else 1.0
 
 
 class StepByFactor(Record, frozen=True, kw_only=True):
