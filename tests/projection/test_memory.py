@@ -137,7 +137,7 @@ def test_a_nearly_full_device_is_told_of_steps_that_were() -> None:
         "recompute": "full",
         "zero": 3,
     }
-    said = "memory: 93 % of the device's is in use; the 4 published FSDP steps above 93 % (MPT-30B on A100 and H100)"
+    said = "memory: 93.3 % of the device's is in use; the 4 published FSDP steps above 93 % (MPT-30B on A100 and H100)"
     cases = [(8, 3, 3, True), (32, 3, 8, False), (8, 3, 16, False), (8, 1, 3, False)]
     for gpus, zero, micro_batch, is_said in cases:
         options = {**given, "gpus": gpus, "zero": zero, "micro_batch": micro_batch, "global_batch": gpus * micro_batch}
