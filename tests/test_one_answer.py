@@ -229,6 +229,43 @@ def the_terminal_says_what_the_document_says(answer: Answer) -> Iterator[str]:
         yield f"{share[0]!r}, idle {busy['idle']} in report.json"
 
 
+def fixes_that_are_added_up_are_listed(answer: Answer) -> Iterator[str]:
+    """Every fix that "together" counts stands above it with its gain."""
+    together = answer.report.summary.together
+    listed = re.findall(r"^ (\d) .*ms, (?:low|medium|high)$", answer.shown, re.MULTILINE)
+    if together is not None and listed[: len(together.findings)] != [str(n + 1) for n in range(len(together.findings))]:
+        yield f"together counts {len(together.findings)} fixes, the list shows {listed}"
+
+
+def nobody_is_blamed_for_what_is_unknown(answer: Answer) -> Iterator[str]:
+    """Where an unexplained wait is the largest part of the idle time, neither the host nor the GPU is what limits."""
+    summary = answer.report.summary
+    causes = summary.busy.idle_causes if summary.busy else ()
+    if causes and causes[0][0] in ("unknown", "device wait, cause not recorded") and causes[0][1] > 0.1:
+        said = re.findall(
+            r"[Tt]he (?:host|GPU) (?:and the GPU both )?(?:bounds?|limits)|until the \w+ is faster", answer.shown
+        )
+        yield from (f"{text!r}, but {causes[0]} is idle time" for text in said)
+
+
+def a_host_takes_no_more_than_all_of_a_step(answer: Answer) -> Iterator[str]:
+    """``host work takes 213.7 of 208.6 ms``."""
+    for spent, whole in re.findall(r"takes ([\d.,]+) of\s+([\d.,]+) ms", answer.shown):
+        if float(spent.replace(",", "")) > float(whole.replace(",", "")):
+            yield f"takes {spent} of {whole} ms"
+
+
+def what_goes_on_beside_a_step_is_not_longer_than_it(answer: Answer) -> Iterator[str]:
+    """Moved to another thread, the host's preparation of a step still takes as long, whatever else is fixed."""
+    summary, kind = answer.report.summary, "host_before_first_launch"
+    together, found = summary.together, [each for each in summary.findings if each.kind == kind]
+    if together is None or not found or found[0].key not in together.findings:
+        return
+    at, wait_us = together.findings.index(found[0].key), found[0].time_us or 0.0
+    if together.step_us[at + 1] < wait_us * (1 - CLOSE):
+        yield f"{together.step_us[at + 1]} us after {kind}, which takes {wait_us} us"
+
+
 LAWS: tuple[Callable[[Answer], Iterator[str]], ...] = (
     idle_findings_name_causes_of_the_sheet,
     an_unknown_cause_gains_nothing,
@@ -240,6 +277,10 @@ LAWS: tuple[Callable[[Answer], Iterator[str]], ...] = (
     the_workbook_is_the_csv,
     json_views_are_the_frames,
     the_terminal_says_what_the_document_says,
+    fixes_that_are_added_up_are_listed,
+    nobody_is_blamed_for_what_is_unknown,
+    a_host_takes_no_more_than_all_of_a_step,
+    what_goes_on_beside_a_step_is_not_longer_than_it,
 )
 
 

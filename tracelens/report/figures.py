@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracelens.analysis.idle.idle_time import UNKNOWN, UNRECORDED
 from tracelens.analysis.verdict import summary as verdict
 from tracelens.backends.base import bound_name
 from tracelens.files.cells import Value, plain_values
@@ -112,28 +113,39 @@ _MOST = 0.5
 
 
 def bound_sentence(summary: verdict.Summary) -> str:
-    """What bounds the step: the host where its own work, waits left out, is the step; the GPU where it is hardly ever
-    idle; both where both hold. Else what is seen: communication that nothing hides where it is most of the step, which
-    host and device wait for alike; how long the GPU was busy, and most of the rest. Empty without device work.
+    """What bounds the step: the host where its own work, waits left out, is the step and the idle time has causes; the
+    GPU where it is hardly ever idle; both where both hold. Else what is seen: communication that nothing hides where it
+    is most of the step, which host and device wait for alike; how long the GPU was busy, and most of the rest. Empty
+    without device work.
     """
     busy, steps = summary.busy, summary.steps
     if busy is None or not busy.total_us:
         return ""
-    what, whole_us = "this window", busy.total_us
-    if steps is not None:
-        what, whole_us = "this step" if steps.count == 1 else "the step", steps.time_us
+    what = "this window" if steps is None else "this step" if steps.count == 1 else "the step"
     if busy.exposed_comm > _MOST and busy.busy < _GPU_BOUND:
         rest = f"the GPU is busy {shown_percent(busy.busy)} of it and computes {shown_percent(busy.compute)}"
         return f"Exposed communication takes {shown_percent(busy.exposed_comm)} of {what}; {rest}."
-    work_us = None if steps is None else steps.host_work_us
-    if work_us is not None and work_us >= _HOST_BOUND * whole_us and busy.exposed_comm <= _MOST:
-        takes = f"host work takes {shown_ms(work_us)} of {shown_ms(whole_us)} ms"
-        bounds = "The host bounds" if busy.busy < _GPU_BOUND else "The host and the GPU both bound"
-        return f"{bounds} {what}: {takes}, and the GPU is busy {shown_percent(busy.busy)}."
+    if said := _host_bounds(steps, busy, what):
+        return said
     if busy.busy >= _GPU_BOUND:
         return f"The GPU bounds {what}: it is busy {shown_percent(busy.busy)}{_mostly(summary, busy)}."
-    causes = [f", mainly {name} ({shown_percent(share)})" for name, share in busy.idle_causes[:1]]
-    return f"The GPU is busy {shown_percent(busy.busy)} of {what} and idle {shown_percent(busy.idle)}{''.join(causes)}."
+    mainly = ""
+    for cause, share in busy.idle_causes[:1]:
+        mainly = f", mainly {'of unknown cause' if cause == UNKNOWN else cause} ({shown_percent(share)})"
+    return f"The GPU is busy {shown_percent(busy.busy)} of {what} and idle {shown_percent(busy.idle)}{mainly}."
+
+
+def _host_bounds(steps: verdict.Steps | None, busy: verdict.Busy, what: str) -> str:
+    """That the host does; empty where its own work is not the step, or most idle time is a wait without a cause."""
+    work_us = None if steps is None else steps.host_work_us
+    if steps is None or work_us is None or work_us < _HOST_BOUND * steps.time_us or busy.exposed_comm > _MOST:
+        return ""
+    if busy.idle_causes and busy.idle_causes[0][0] in (UNKNOWN, UNRECORDED):
+        return ""
+    of = "all" if work_us >= steps.time_us else shown_ms(work_us)
+    bounds = "The host bounds" if busy.busy < _GPU_BOUND else "The host and the GPU both bound"
+    takes = f"host work takes {of} of {shown_ms(steps.time_us)} ms"
+    return f"{bounds} {what}: {takes}, and the GPU is busy {shown_percent(busy.busy)}."
 
 
 def _mostly(summary: verdict.Summary, busy: verdict.Busy) -> str:
@@ -159,10 +171,15 @@ def first_fix(summary: verdict.Summary) -> str:
     whole_us = summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
     if found is None or found.gain_us is None or not whole_us:
         return ""
-    share, name = shown_percent(found.gain_us / whole_us), (found.kind or found.id).replace("_", " ")
+    share, name = shown_percent(found.gain_us / whole_us), kind_words(found)
     saves = f"{gain_text(found)} ({share}, {found.certainty} certainty)"
     number = summary.findings.index(found) + 1
     return f"Fix finding {number} ({name}) first to save {saves}: {found.remedy or found.why}."
+
+
+def kind_words(finding: verdict.Finding) -> str:
+    """``unfused elementwise``: what kind of thing it says."""
+    return (finding.kind or finding.id).replace("_", " ")
 
 
 def gain_text(finding: verdict.Finding) -> str:

@@ -260,7 +260,17 @@ def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
             yield from _lines(finding.limited_by, "", first="   ")
         if finding.remedy and tries and finding is not fixed:
             yield from _lines(f"try: {finding.remedy}", _DIM, first="   ")
+    yield from _named(summary, len(shown))
     yield from _together(summary)
+
+
+def _named(summary: Summary, shown: int) -> Iterator[_Row]:
+    """A line for each of the first findings beyond those ``shown``, as the sum below counts them."""
+    for number, finding in enumerate(summary.findings[shown:_FINDINGS], shown + 1):
+        if finding.gain_us:
+            gain = f"{figures.gain_text(finding)}, {finding.certainty}"
+            name = clipped(figures.kind_words(finding), WIDTH - 6 - len(gain))
+            yield _Row(text=f" {number} {name.ljust(WIDTH - 4 - len(gain))}{gain}")
 
 
 def _together(summary: Summary) -> Iterator[_Row]:

@@ -187,7 +187,7 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
     yield Candidate(
         why=f"the GPU idles for the first {duration(each_us)} of {which} ({percent(share)} of the time) while "
         f"the host {runs}",
-        claimed=seen.idle_time(parts, hidden, low=OPEN_ENDED),
+        claimed=replace(seen.idle_time(parts, hidden, low=OPEN_ENDED), is_beside=True),
         computed="the shorter of this wait and the rest of the step, which can hide it; at least none of it",
         certainty="low",
         figures=(

@@ -20,6 +20,7 @@ from tracelens.analysis.attribution.host_scopes import places_around
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Claimed, Observed, Rule, RuleFailure
 from tracelens.analysis.idle.dependency_replay import MOST_OF_FILE, Changes, SteadyStep, parts_of
+from tracelens.analysis.idle.idle_time import UNKNOWN, UNRECORDED
 from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
@@ -59,21 +60,23 @@ class Spared(Record, frozen=True, kw_only=True, eq=False):
 
 class Limit(Record, frozen=True, kw_only=True):
     """A replayed step, per step in us: as recorded, with what goes, then also without any device event's time
-    (``host_us``) or without the host's (``device_us``, None where the host alone limits it).
+    (``host_us``) or without the host's (``device_us``, None where the host alone limits it). ``untold_us``: idle time
+    of unknown cause, which is nobody's.
     """
 
     before_us: float
     after_us: float
     host_us: float
     device_us: float | None = None
+    untold_us: float = 0.0
 
     @property
     def by(self) -> str | None:
         """``host`` or ``device``, whichever takes as long as the step alone; None where neither does."""
         nearly = self.after_us * (1 - _NEARLY)
-        if self.host_us >= nearly:
+        if self.host_us - self.untold_us >= nearly:
             return HOST
-        return DEVICE if self.device_us is not None and self.device_us >= nearly else None
+        return DEVICE if self.device_us is not None and self.device_us - self.untold_us >= nearly else None
 
 
 class ReplayedGain:
@@ -94,21 +97,37 @@ class ReplayedGain:
         total = sum(float(ns.sum()) for _, ns in claims)
         chosen, times = self._steps_for(claims, total)
         replay = self.replay_of(chosen)
-        gained = replay.recorded_ns - replay.round_ns(self.changes(replay, claims))
+        moved, beside_ns = self._moved(claims, chosen)
+        gained = replay.recorded_ns - max(replay.round_ns(self.changes(replay, moved)), beside_ns)
         return min(max(gained * times, 0.0), total)
+
+    def _moved(
+        self, claims: Sequence[tuple[Claimed, Floats]], chosen: tuple[int, ...]
+    ) -> tuple[list[tuple[Claimed, Floats]], float]:
+        """The claims, all of those that go on beside the step, and how long these take (ns) in the chosen steps."""
+        own_ns, beside = self._seen.time.own_ns, [claimed.part for claimed, _ in claims if claimed.is_beside]
+        whole = [(each, own_ns[each.part].astype(np.float64) if each.is_beside else ns) for each, ns in claims]
+        part = np.concatenate([np.zeros(0, np.int64), *beside])
+        mine = np.isin(self._step_of_part[part], chosen) if len(part) else np.zeros(0, bool)
+        return whole, float(own_ns[part[mine]].sum())
 
     def limit(self, claims: Sequence[tuple[Claimed, Floats]]) -> Limit:
         """What keeps the step from becoming any shorter once the claims are gone."""
         total = sum(float(ns.sum()) for _, ns in claims)
-        replay = self.replay_of(self._steps_for(claims, total)[0])
+        chosen = self._steps_for(claims, total)[0]
+        replay = self.replay_of(chosen)
         if self._file_parts is not None:
             return Limit(before_us=0.0, after_us=1.0, host_us=0.0)
+        claims, beside_ns = self._moved(claims, chosen)
         changes, per_us = self.changes(replay, claims), NS_PER_US * replay.steps
         of_host = replace(changes, length=np.zeros(replay.graph.events))
         before_us, after_us, host_us = (
-            ns / per_us for ns in (replay.recorded_ns, replay.round_ns(changes), replay.round_ns(of_host))
+            max(ns, beside_ns) / per_us
+            for ns in (replay.recorded_ns, replay.round_ns(changes), replay.round_ns(of_host))
         )
-        limit = Limit(before_us=before_us, after_us=after_us, host_us=host_us)
+        seen = self._seen
+        untold_us = float(seen.idle_ns[seen.idle_of(UNKNOWN, UNRECORDED)].sum()) / NS_PER_US / seen.steps
+        limit = Limit(before_us=before_us, after_us=after_us, host_us=host_us, untold_us=untold_us)
         if limit.by == HOST:
             return limit
         return replace(limit, device_us=replay.round_ns(replace(changes, host=0.0)) / per_us)
@@ -434,6 +453,8 @@ def _holds_much(seen: Observed, each: _Ranked) -> bool:
 def _without_gain(seen: Observed, each: _Ranked) -> Notice:
     limit = seen.once(ReplayedGain).limit([(each.claimed, each.claimed.gain_ns)])
     until = {HOST: " until the host is faster", DEVICE: " until the GPU is faster"}.get(limit.by or "", " by itself")
+    if limit.by == HOST and bool((each.claimed.part >= seen.time.events).all()):
+        until = " by itself"  # idle time is the host's already
     text = f"{each.candidate.why.partition(';')[0]}; reducing this gains nothing{until}"
     return Notice(id="without_gain", count=1, text=text)
 

@@ -38,7 +38,8 @@ class Claimed(Record, frozen=True, kw_only=True, eq=False):
     """Parts of the window and how much of each (ns) can go: at least ``low``, by estimate ``gain``, at most ``high``.
 
     ``part`` numbers the parts of ``WindowTime``, each once: device events, then idle time. ``spares_launches``: the
-    host has less to launch, so that what it launches late comes earlier too.
+    host has less to launch, so that what it launches late comes earlier too. ``is_beside``: host work that can go on
+    beside the rest of the step, all of it at once: no step is shorter than it.
     """
 
     part: Codes
@@ -46,11 +47,16 @@ class Claimed(Record, frozen=True, kw_only=True, eq=False):
     gain_ns: Floats
     high_ns: Floats
     spares_launches: bool = False
+    is_beside: bool = False
 
     def __add__(self, other: Claimed) -> Claimed:
         """Both, which share no part."""
         columns = {key: np.concatenate((getattr(self, key), getattr(other, key))) for key in _COLUMNS}
-        return Claimed(**columns, spares_launches=self.spares_launches and other.spares_launches)
+        return Claimed(
+            **columns,
+            spares_launches=self.spares_launches and other.spares_launches,
+            is_beside=self.is_beside and other.is_beside,
+        )
 
     def among(self, free: npt.NDArray[np.bool_]) -> Claimed:
         """The parts that are free."""

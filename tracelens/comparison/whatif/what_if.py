@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, timeline_of
-from tracelens.analysis.attribution.host_time import host_calls
+from tracelens.analysis.attribution.host_time import HOST_WORK, host_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.idle.dependencies import KINDS, critical_path
@@ -374,7 +374,8 @@ def outcome(plan: ChangePlan, asked: dict[str, Any]) -> WhatIf:
     step_us = before.step_us - _gained_us(plan, claims=claims)
     gone = np.flatnonzero(plan.gone).astype(np.int32)
     new, _ = retimed(subject.recording.trace, replay, changes, times, gone)
-    after = _in_the_long_run(step_figures(subject, new), step_us)
+    beside = any(claimed.is_beside for claimed, _ in claims)
+    after = _in_the_long_run(step_figures(subject, new), step_us, HOST_WORK if beside else HEAD_START)
     low, high = (_off_by_us(plan, before.step_us - step_us, *side) for side in ((-Z90, LEAST), (Z90, MOST)))
     nodes = np.concatenate((replay.device.start, replay.threads.time))
     alone, recorded = replay.times(replay.recorded, delays=False), replay.times(replay.recorded)
@@ -408,14 +409,18 @@ def _gained_us(
     return gained / steady.steps / NS_PER_US
 
 
-def _in_the_long_run(figures: StepFigures, step_us: float) -> StepFigures:
-    """The figures of the replayed recording, with the step as it is when it is done again and again."""
+def _in_the_long_run(figures: StepFigures, step_us: float, cause: str) -> StepFigures:
+    """The figures of the replayed recording, with the step as it is when it is done again and again. ``cause``: of what
+    it is idle longer.
+    """
     more = step_us - figures.step_us
     if abs(more) * NS_PER_US < 1:
         return replace(figures, step_us=step_us)
-    return replace(
-        figures, step_us=step_us, idle_us=figures.idle_us + more, idle={**figures.idle, HEAD_START: more}
-    )  # fmt: skip
+    idle, bound_by, kind = dict(figures.idle), dict(figures.bound_by), f"idle: {cause}"
+    idle[cause] = idle.get(cause, 0.0) + more
+    if kind in bound_by:
+        bound_by[kind] += more
+    return replace(figures, step_us=step_us, idle_us=figures.idle_us + more, idle=idle, bound_by=bound_by)
 
 
 def _off_by_us(plan: ChangePlan, middle_us: float, sigmas: float, gap: int) -> float:
