@@ -130,15 +130,25 @@ class AttentionTimes:
         """``new`` tokens of one prompt after ``past``."""
         found = self._chunks.get((new, past))
         if found is None:
-            models = self.cores(b=1, new=new, past=past)
             if self._rates is None:
-                found = sum(self._prices.priced(models))
-            else:
-                compute, memory = self._rates
-                found = sum(round(max((m.flops() or 0) * compute, (m.hbm_bytes() or 0) * memory)) for m in models)
-            if self._rates is None or len(self._chunks) < LARGEST_TABULATED:
+                self.foresee_chunks([(new, past)])
+                return self._chunks[new, past]
+            compute, memory = self._rates
+            models = self.cores(b=1, new=new, past=past)
+            found = sum(round(max((m.flops() or 0) * compute, (m.hbm_bytes() or 0) * memory)) for m in models)
+            if len(self._chunks) < LARGEST_TABULATED:
                 self._chunks[new, past] = found
         return found
+
+    def foresee_chunks(self, chunks: Iterable[Chunk]) -> None:
+        """Prices ``chunks`` with one call of the backend, where it is asked at all."""
+        missing = [] if self._rates else [chunk for chunk in dict.fromkeys(chunks) if chunk not in self._chunks]
+        if missing:
+            cores = [self.cores(b=1, new=new, past=past) for new, past in missing]
+            times = iter(self._prices.priced([model for models in cores for model in models]))
+            self._chunks |= {
+                chunk: sum(itertools.islice(times, len(models))) for chunk, models in zip(missing, cores, strict=True)
+            }
 
     def _linear_rates(self) -> tuple[float, float] | None:
         """Time per FLOP and per byte of a single core, where a backend answers the larger of two linear terms.
@@ -511,6 +521,7 @@ class StepCost:
         attention = {}
         own, by_rank = self._by_rank(tokens, chunks, batch)
         for letter, times in self._attention.items():
+            times.foresee_chunks(chunks)
             longest = max(sum(times.chunk(*chunk) for chunk in each) for each in by_rank)
             attention[letter] = round(longest * self._prompt_scale)
             if batch:
@@ -539,6 +550,7 @@ class StepCost:
             compute += head
             exchange += gather
         for times, blocks in self._attention_blocks:
+            times.foresee_chunks(chunks)
             longest = max(sum(times.chunk(new, past) for new, past in each) for each in by_rank)
             compute += blocks * round(longest * self._prompt_scale)
             if batch:
@@ -555,6 +567,12 @@ class StepCost:
     def _sent(self, tokens: int, own: int) -> int:
         """Tokens that go to experts in a step with prompts, of whose ``tokens`` the busiest rank has ``own``."""
         return own * self._rank.dp if self.deployment.engine.pads_prompts else tokens
+
+    def foresee_prompts(self, lengths: Iterable[int]) -> None:
+        """Prices prompts that are computed at once."""
+        most = self.deployment.engine.max_batched_tokens
+        for times in self._attention.values():
+            times.foresee_chunks((min(length, most), 0) for length in lengths)
 
     def busiest(self, tokens: int, chunks: Sequence[Chunk], batch: int) -> int:
         """Of ``tokens``, those of the data-parallel rank with most."""
@@ -728,10 +746,8 @@ class StepCost:
             batch_ops.embedding_ops(self._rank, tokens),
             batch_ops.head_ops(self._rank, rows) if rows else [],
         )
-        return tuple(
-            [(op.name, op.model, fs) for op, fs in zip(ops, self._priced([op.model for op in ops]), strict=True)]
-            for ops in ends
-        )
+        times = iter(self._priced([op.model for ops in ends for op in ops]))
+        return tuple([(op.name, op.model, next(times)) for op in ops] for ops in ends)
 
     def step_operations(self, mixes: Sequence[Mix]) -> list[tuple[int, PerfModel, int, int]]:
         """(step, perf model, how often, time in fs) of every operation of a device in each step; in a pipeline of one

@@ -12,21 +12,21 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from tracelens.errors import UsageError
 from tracelens.files.say import with_progress
 from tracelens.perf_models import PerfModel
-from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.costs import Mix, StepCost
 from tracelens.predict.serving.experiment import Experiment, ServingResult, deployment_of, experiment_of
 from tracelens.predict.serving.metrics import FS_PER_S, Objectives, energy_of, facility_figures, served_requests, within
 from tracelens.predict.serving.profile import ProfileCost
-from tracelens.predict.serving.replica_state import Step
 from tracelens.predict.serving.requests import Lengths
 from tracelens.predict.serving.serving_options import ServingConfig
+from tracelens.predict.serving.simulation import Outcome
 from tracelens.types.records import Record
 from tracelens.types.units import MS_PER_S
 
@@ -57,77 +57,84 @@ _MOST_TP = 64
 PARTS = ("prefill compute", "prefill HBM", "decode compute", "decode HBM", "collectives", "host")
 
 
-class StepParts:
-    """Where the time of recorded steps goes, by ``PARTS``, in fs. ``decoding``: how many replicas decode; those after
-    them only prefill, at ``prefilling``'s cost.
+#: Operations of a step: name, perf model and time in fs; the share of it that prompts have; how often they run.
+OpGroup: TypeAlias = tuple[Sequence[tuple[str, PerfModel, int]], float, float]
+
+
+def shares_of(outcome: Outcome) -> dict[str, float]:
+    """Where the time of a run's steps goes, by ``PARTS``, as shares of it; empty where operations are not known, as
+    from a profile.
     """
-
-    def __init__(self, cost: StepCost, prefilling: StepCost, decoding: int) -> None:
-        self._costs, self._decoding = (cost, prefilling), decoding
-        self._steps: list[tuple[int, Step]] = []
-        self._linear, self._ends = functools.cache(_linear), functools.cache(_ends)
-
-    def __call__(self, replica: int, step: Step) -> None:
-        """Takes a step in, as ``Simulation(record=...)`` hands it over."""
-        self._steps.append((replica, step))
-
-    def shares(self) -> dict[str, float]:
-        """Shares of the steps' time; empty where operations are not known, as from a profile."""
-        if not self._steps or any(isinstance(cost, ProfileCost) for cost in self._costs):
-            return {}
-        total: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-        for replica, step in self._spread():
-            for name, share in self._of(self._costs[replica >= self._decoding], step).items():
-                total[name] += share / _LOOKED_AT
-        return total
-
-    def _spread(self) -> Iterator[tuple[int, Step]]:
-        """The steps at moments spread over all steps' time by multiples of the golden ratio: evenly, and never in time
-        with the requests.
-        """
-        ends = list(itertools.accumulate(step.end - step.start for _, step in self._steps))
-        for number in range(_LOOKED_AT):
-            yield self._steps[bisect.bisect_left(ends, number * _GOLDEN % 1 * ends[-1])]
-
-    def _of(self, cost: StepCost, step: Step) -> dict[str, float]:
-        """The parts of one step, as shares of it. Tokens share what layers do for all of them."""
-        found: defaultdict[str, float] = defaultdict(float)
-        prompt = sum(new for new, _ in step.chunks) / max(step.tokens, 1)
-
-        def add(times: Mapping[str, float], *, of_prompt: float, count: float = 1) -> None:
-            for bound, fs in times.items():
-                found[f"prefill {bound}"] += count * fs * of_prompt
-                found[f"decode {bound}"] += count * fs * (1 - of_prompt)
-
-        # The table is of steps with prompts alone, which may take longer
-        scale = cost.prompt_share_scale(step.tokens, step.batch) / cost.prompt_share_scale(step.tokens, 0)
-        for kind, count in Counter(cost.layers).items():
-            add(self._linear(cost, kind, step.tokens), of_prompt=prompt, count=count * scale)
-            add(_by_bound(cost, cost.core_operations(kind, step.chunks, 0, 0)), of_prompt=1, count=count)
-            add(_by_bound(cost, cost.core_operations(kind, (), step.batch, step.context)), of_prompt=0, count=count)
-        add(self._ends(cost, step.tokens, step.batch * cost.queries + len(step.chunks)), of_prompt=prompt)
-        found["host"] = max(sum(work.compute_fs for work in step.stages) - sum(found.values()), 0)
-        found["collectives"] = sum(work.exchange_fs for work in step.stages)
-        whole = sum(found.values()) or 1
-        return {name: fs / whole for name, fs in found.items()}
+    if any(isinstance(cost, ProfileCost) for cost in outcome.costs):
+        return {}
+    linear, ends = functools.cache(_linear), functools.cache(_ends)
+    picked = [(cost, mix, list(_groups(cost, mix, linear, ends))) for cost, mix in _spread(outcome)]
+    bounds: dict[StepCost, dict[PerfModel, str]] = {}
+    for cost in dict.fromkeys(cost for cost, *_ in picked):
+        models = dict.fromkeys(
+            model for one, _, groups in picked if one is cost for ops, *_ in groups for _, model, _ in ops
+        )
+        bounds[cost] = dict(zip(models, cost.estimates(list(models)).bound, strict=True))
+    total: dict[str, float] = dict.fromkeys(PARTS if picked else (), 0.0)
+    for cost, mix, groups in picked:
+        for name, share in _parts(cost, mix, groups, bounds[cost]).items():
+            total[name] += share / _LOOKED_AT
+    return total
 
 
-def _linear(cost: StepCost, kind: str, tokens: int) -> Mapping[str, float]:
-    return _by_bound(cost, cost.layer_operations(kind, tokens, (), 0, 0))
+def _spread(outcome: Outcome) -> Iterator[tuple[StepCost, Mix]]:
+    """What steps computed at moments spread over all steps' time by multiples of the golden ratio: evenly, and never in
+    time with the requests.
+    """
+    ran = [
+        (each.start, cost, each, fs)
+        for cost, log in zip(outcome.costs, outcome.steps, strict=True)
+        for kind in (log.prompts, log.decoding)
+        for each, fs in zip(kind.kept, kind.times_fs(0, outcome.end_fs).tolist(), strict=True)
+    ]
+    ran.sort(key=lambda each: each[0])
+    ends = list(itertools.accumulate(fs for *_, fs in ran))
+    for number in range(_LOOKED_AT if ran else 0):
+        _, cost, each, _ = ran[bisect.bisect_left(ends, number * _GOLDEN % 1 * ends[-1])]
+        yield cost, each.middle
 
 
-def _ends(cost: StepCost, tokens: int, rows: int) -> Mapping[str, float]:
-    return _by_bound(cost, itertools.chain(*cost.end_operations(tokens, rows)))
+def _groups(cost: StepCost, mix: Mix, linear: Callable[..., Any], ends: Callable[..., Any]) -> Iterator[OpGroup]:
+    """The operations of one step. Tokens share what layers do for all of them."""
+    tokens, chunks, rows, _, batch, context = mix
+    prompt = sum(new for new, _ in chunks) / max(tokens, 1)
+    # The table is of steps with prompts alone, which may take longer
+    scale = cost.prompt_share_scale(tokens, batch) / cost.prompt_share_scale(tokens, 0)
+    for kind, count in Counter(cost.layers).items():
+        yield linear(cost, kind, tokens), prompt, count * scale
+        yield cost.core_operations(kind, chunks, 0, 0), 1, count
+        yield cost.core_operations(kind, (), batch, context), 0, count
+    yield ends(cost, tokens, rows), prompt, 1
 
 
-def _by_bound(cost: StepCost, ops: Iterable[tuple[str, PerfModel, int]]) -> Mapping[str, float]:
-    """Time in fs by what limits the operations: compute or HBM."""
-    listed, found = list(ops), defaultdict[str, float](float)
-    if listed:
-        table = cost.estimates([model for _, model, _ in listed])
-        for (_, _, fs), bound in zip(listed, table.bound, strict=True):
-            found["compute" if bound == "compute" else "HBM"] += fs
-    return found
+def _parts(
+    cost: StepCost, mix: Mix, groups: Sequence[OpGroup], bounds: Mapping[PerfModel, str]
+) -> defaultdict[str, float]:
+    """The parts of one step, as shares of it: what operations take counts for what limits them, compute or HBM."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for ops, of_prompt, count in groups:
+        for _, model, fs in ops:
+            bound = "compute" if bounds[model] == "compute" else "HBM"
+            found[f"prefill {bound}"] += count * fs * of_prompt
+            found[f"decode {bound}"] += count * fs * (1 - of_prompt)
+    stages = cost.mixed(*mix) if mix[1] else cost.decode_work(*mix[4:])
+    found["host"] = max(sum(work.compute_fs for work in stages) - sum(found.values()), 0)
+    found["collectives"] = sum(work.exchange_fs for work in stages)
+    whole = sum(found.values()) or 1
+    return defaultdict(float, {name: fs / whole for name, fs in found.items()})
+
+
+def _linear(cost: StepCost, kind: str, tokens: int) -> list[tuple[str, PerfModel, int]]:
+    return cost.layer_operations(kind, tokens, (), 0, 0)
+
+
+def _ends(cost: StepCost, tokens: int, rows: int) -> list[tuple[str, PerfModel, int]]:
+    return list(itertools.chain(*cost.end_operations(tokens, rows)))
 
 
 class LoadPoint(Record, frozen=True, kw_only=True):
@@ -260,10 +267,9 @@ def load_point(
     if prefilling is None:
         prefilling = cost if base.prefill is None else dataclasses.replace(base, deployment=base.prefill).cost()
     requests = max(_PER_USER * concurrency, _LEAST) if count is None else count
-    parts = StepParts(cost, prefilling, base.options.replicas)
-    loaded = base.under(concurrency=concurrency, count=requests)
-    result = loaded.run(cost=cost, prefilling=prefilling, record=parts, settled=True)
-    return LoadPoint(concurrency=concurrency, result=result, figures=_steady(result), shares=parts.shares())
+    result = base.under(concurrency=concurrency, count=requests).run(cost=cost, prefilling=prefilling, settled=True)
+    shares = shares_of(result.outcome)
+    return LoadPoint(concurrency=concurrency, result=result, figures=_steady(result), shares=shares)
 
 
 def _varied(given: int | str | Lengths) -> Lengths:

@@ -253,6 +253,7 @@ class Simulation:
         self._arrived, self._first = 0, requests.comes_by_itself
         made = cost or StepCost(deployment)
         self.cost, self._prefill_cost = made if isinstance(made, tuple) else (made, made)
+        self._prefill_cost.foresee_prompts(set(requests.input_tokens))
         policy = options.policy or deployment.engine.policy
         for known, name, what in ((policies(), policy, "policy"), (routers(), options.router, "router")):
             if name not in known:
