@@ -136,11 +136,12 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
     ) -> tuple[HardwareSpec, ...]:
         """Devices of this package that ``[match]`` a compute capability (None: any) and have a ``section``."""
         asked = {"compute_major": compute_major, "compute_minor": compute_minor}
-        matches = {name: _bundled_match(name) for name in cls.names() if _has_section(name, section)}
+        named = [name for name in cls.names() if not section or f"\n[{section}]\n" in _bundled_text(name)]
         return tuple(
             _bundled(name)
-            for name, match in matches.items()
-            if match is not None and all(number in (None, match.get(key)) for key, number in asked.items())
+            for name in named
+            if (match := _bundled_match(name)) is not None
+            and all(number in (None, match.get(key)) for key, number in asked.items())
         )
 
     def rate(self, engine: str, dtype: DType | None) -> Rate | None:
@@ -280,10 +281,6 @@ def _bundled_values(name: str) -> dict[str, Any]:
 @functools.cache
 def _bundled_text(name: str) -> str:
     return (bundled(FOLDER) / f"{name}.toml").read_text(encoding="utf-8")
-
-
-def _has_section(name: str, section: str) -> bool:
-    return not section or f"\n[{section}]\n" in _bundled_text(name)
 
 
 @functools.cache

@@ -195,10 +195,6 @@ _CURVE = (
 )  # fmt: skip
 
 
-def _titles(*columns: tuple[str, str]) -> dict[str, str]:
-    return {key: title for title, key in columns}
-
-
 def curve_text(curve: LoadCurve) -> str:
     """How many requests the server holds, the SLO and where it breaks, a line per number of requests, notes."""
     around = _AROUND if curve.experiment.facility != FACILITY else ()
@@ -267,7 +263,8 @@ def curve_page(curve: LoadCurve) -> bytes:
     made = [section("curve", "Load curve", charts)]
     if parts:
         made.append(section("bound", "What bounds each load", stacked_bars(parts, "Share of step time", 1.0)))
-    made.append(section("points", "Points", table(curve.frame, "Points", _titles(*_CURVE, *_AROUND))))
+    titles = {key: title for title, key in (*_CURVE, *_AROUND)}
+    made.append(section("points", "Points", table(curve.frame, "Points", titles)))
     title = shown.result.title
     return Document(title=title, kind="load curve", facts=[_holds(curve), *_curve_facts(curve)], tiles=tiles,
                     notes=curve.notes, sections=made).page()  # fmt: skip
@@ -360,7 +357,7 @@ def plan_page(found: DeploymentPlan) -> bytes:
         rows.insert(0, "deployment", [point.words for point in found.points])
         made = [
             section("front", "Pareto front", chart),
-            section("deployments", "Deployments", table(rows, "Front", _titles(*_PLANNED))),
+            section("deployments", "Deployments", table(rows, "Front", {key: title for title, key in _PLANNED})),
         ]
     notes = () if found.best is None else found.points[found.best].notes
     return Document(title=_planned_title(found), kind="search of a server", facts=list(_planned_facts(found)),

@@ -298,10 +298,8 @@ class Names:
 
     def literals(self, value: Any) -> Any:
         """Inputs as they were given: numbers, truth values and words of schemas."""
-        return _each(value, lambda text: text if self._is_literal(text) else "")
-
-    def _is_literal(self, text: str) -> bool:
-        return is_number(text) or text in self._literals or _LITERAL.fullmatch(text) is not None
+        known = self._literals
+        return _each(value, lambda text: text if is_number(text) or text in known or _LITERAL.fullmatch(text) else "")
 
     def tiles(self, value: Any) -> Any:
         """The sizes of tiles that a Triton kernel was compiled with; what an op of XLA computes and moves."""
