@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelens as tl
-from benchmarks.fit_power import Family, loop_samples, own_share, samples, shown
+from benchmarks.fit_power import MOSTLY_OWN, Family, loop_samples, own_share, samples, shown
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import FamilyPower, PowerConstants
@@ -250,6 +250,8 @@ def test_energies_not_fitted_on_a_shape_group_meet_its_settled_readings(shared_d
 def test_half_of_what_a_loop_of_a_second_reads_is_its_own() -> None:
     """Samples at 0, 0.1 ... s, each a mean of the second before: of eleven 0 + 0.1 + ... + 1 = 5.5 are the loop's."""
     assert own_share(np.array([1, 3, 11, 21])).tolist() == pytest.approx([0, 0.1, 0.5, 15.5 / 21])
+    # A layer of 20 ms that ran 20 times before, 0.4 s: of three samples (0.4 + 0.5 + 0.6) / 3; of 60 ms all
+    assert own_share(np.array([3, 3]), np.array([0.4, 1.2])).tolist() == pytest.approx([0.5, 1])
     idle_before, busy_before = (float(shown(PLAIN, np.array([700.0]), np.array([0.5]), busy)[0]) for busy in (0, 1))
     assert (idle_before, busy_before) == (100 + 0.5 * 600, 700)
 
@@ -262,6 +264,29 @@ def test_samples_are_those_of_loops_as_long_and_never_fewer_than_the_digits_show
     assert (found[sums % 10 != 0] == 10).mean() > 0.95
     assert set(found[sums % 10 == 0]) == {1}
     assert (found % np.array([samples(watts) for watts in rows["power_w"]]) == 0).all()
+
+
+@pytest.mark.shared
+def test_long_layers_fill_the_second_before_their_loops_and_so_read_what_they_draw(shared_data: Path) -> None:
+    """MLA's prompts on B200 by TensorRT-LLM: with what warms layers up, the law of loops is nearer to all readings, and
+    energies of the other shape groups to those that are all but the layer's own.
+    """
+    table = pd.read_parquet(shared_data / "power" / "mla_context_module.parquet")
+    rows = table[(table["device"] == "b200_sxm") & (table["latency_ms"] > 0.02) & (table["framework"] == "trtllm")]
+    b200 = HardwareSpec.load("b200")
+    assert b200.power is not None
+    family, base = (
+        Family("mla-context-module", "mla-context-module trtllm", b200, rows),
+        replace(b200.power, families={}),
+    )
+    shows, drawn, before, over = family.unseen_loop(base)
+    own = family.own > MOSTLY_OWN
+    assert own.sum() >= 20
+    assert abs(drawn[own] - 1).mean() < 0.08
+    assert abs(shows[family.settled] - 1).mean() < 0.08
+    assert (before < 0.4, over > 1.2) == (True, True)
+    family.own = own_share(loop_samples(family.rows))
+    assert abs(family.unseen_loop(base)[0][family.settled] - 1).mean() > 1.2 * abs(shows[family.settled] - 1).mean()
 
 
 @pytest.mark.shared
