@@ -86,10 +86,7 @@ class Trace(Record, frozen=False, eq=False):
 
 
 def load(
-    path: str | PathLike[str],
-    *,
-    progress: Callable[[int, int], None] | None = None,
-    max_memory_gb: float | None = None,
+    path: str | PathLike[str], *, progress: Callable[[int, int], None] | None = None, max_memory_gb: float | None = None
 ) -> Trace:
     """Reads a trace of any profiler (docs/formats.md). InputError, in one sentence, when it is none, or too large.
 

@@ -293,9 +293,7 @@ def roofs(analysis: Analysis) -> Roofs | None:
         if rate is not None:
             compute.append(
                 ComputeRoof(
-                    spec=str(spec),
-                    peak_tflops_s=rate.peak_tflops_s,
-                    achievable_tflops_s=rate.achievable_tflops_s,
+                    spec=str(spec), peak_tflops_s=rate.peak_tflops_s, achievable_tflops_s=rate.achievable_tflops_s
                 )
             )
     return Roofs(

@@ -28,14 +28,7 @@ def configure_calibrate(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--device", metavar="NAME|FILE.toml", help="device of the measurements")
     where.add_argument("--cluster", metavar="NAME|FILE.toml", help="cluster of the measured collectives")
-    add(
-        "-o",
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FILE.toml",
-        help="device or cluster file to write",
-    )
+    add("-o", "--output", type=Path, required=True, metavar="FILE.toml", help="device or cluster file to write")
     add_extension(parser, "extension to read the traces with; repeatable", "")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tracelens.cli import refuse_input
 from tracelens.comparison.gates import CompareOptions
-from tracelens.files.option_fields import arguments_of, option, options_of
+from tracelens.files.option_fields import arguments_of, option, options_of, output_option
 from tracelens.files.say import emit, say, say_lines
 
 GATE_FAILED = 4
@@ -52,10 +52,9 @@ class CompareCommand(CompareOptions):
     a: str = option("before: a trace, a report, baseline:NAME, or a folder of ranks or runs", MISSING, flags=("a",),
                     metavar="A")  # fmt: skip
     b: str = option("after: a recording of the same kind", MISSING, flags=("b",), metavar="B")
-    output: tuple[Path, ...] = option(
-        "folder, or FILE.html, .xlsx, .json, .md, .xml (JUnit) or .sarif; repeatable", (), kind=Path, metavar="PATH",
-        flags=("-o", "--output"), repeat=True,
-    )  # fmt: skip
+    output: tuple[Path, ...] = output_option(
+        "folder, or FILE.html, .xlsx, .json, .md, .xml (JUnit) or .sarif; repeatable", (), metavar="PATH", repeat=True
+    )
     format: str = option(
         "output format; github: annotations of the gates", "text", choices=("text", "json", "md", "github")
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import InputError, OutputError, UsageError
-from tracelens.files.option_fields import add_options, option, options_of, refuse_unread
+from tracelens.files.option_fields import add_options, option, options_of, output_option, refuse_unread
 from tracelens.files.say import Progress, emit, say
 from tracelens.report import ReportOptions
 from tracelens.schema import KEYS
@@ -76,11 +76,8 @@ class QueryCommand(ReportOptions):
     column_names: str = KEYS  # no option: SQL knows keys alone
     ready: str | None = option("run a ready query instead of a statement", metavar="NAME")
     list: bool = option("list the ready queries and the tables", False)
-    output: Path | None = option(
-        "file to write: .csv, .json, .xlsx, or .prom or .jsonl for metrics of Prometheus or OpenTelemetry",
-        kind=Path,
-        metavar="FILE",
-        flags=("-o", "--output"),
+    output: Path | None = output_option(
+        "file to write: .csv, .json, .xlsx, or .prom or .jsonl for metrics of Prometheus or OpenTelemetry"
     )
     format: str = option("output format", "text", choices=("text", "json", "csv"))
 

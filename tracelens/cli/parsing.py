@@ -81,10 +81,10 @@ COMMON = {
         options="tokens hidden ffn experts topk ep tp dtype device distribution batch output",
     ),
     "estimate collective": _of(
-        "tracelens estimate collective --op all_reduce --bytes 1GB --ranks 16 --cluster dgx-h200",
+        "tracelens estimate collective --op all_reduce --bytes 1GB --ranks 16 --cluster dgx-h200"
     ),
     "estimate ep": _of(
-        "tracelens estimate ep --tokens 4096 --hidden 7168 --topk 8 --experts 256 --ranks 16 --cluster dgx-h200",
+        "tracelens estimate ep --tokens 4096 --hidden 7168 --topk 8 --experts 256 --ranks 16 --cluster dgx-h200"
     ),
     "project": _of(
         "tracelens project --model llama3-70b --cluster dgx-h100 --gpus 64",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files import option_fields
-from tracelens.files.option_fields import arguments_of, option, options_of, refuse_unread
+from tracelens.files.option_fields import arguments_of, option, options_of, output_option, refuse_unread
 from tracelens.files.say import say, say_lines
 from tracelens.predict.projection.projection_options import ProjectOptions
 
@@ -65,11 +65,10 @@ class ProjectCommand(ProjectOptions):
     sweep: tuple[str, ...] = option(
         "project every value; repeatable, for every combination", (), repeat=True, metavar="tp=1,2,4"
     )
-    output: Path | None = option(
+    output: Path | None = output_option(
         "one step: FILE.json, the page FILE.html, or its operations as .csv or .xlsx; --sweep: the table, and "
-        "beside it its plot as .svg; --batch: FILE.csv",
-        kind=Path, metavar="FILE", flags=("-o", "--output"),
-    )  # fmt: skip
+        "beside it its plot as .svg; --batch: FILE.csv"
+    )
 
 
 CONSTANTS = ("framework", "host_us", "gemm_factor", "attention_factor", "memory_factor")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli import add_executor, add_extension, main, refuse_input
 from tracelens.errors import InputError, UsageError
-from tracelens.files.option_fields import arguments_of, option, options_of, positive
+from tracelens.files.option_fields import arguments_of, option, options_of, output_option, positive
 from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say, say_lines
 from tracelens.report import ReportOptions
@@ -40,11 +40,11 @@ class ReportCommand(ReportOptions):
         "trace of any profiler (docs/formats.md), a URL, or - for standard input",
         MISSING, kind=Path, flags=("trace",),
     )  # fmt: skip
-    output: Path | None = option(
+    output: Path | None = output_option(
         "output folder, or FILE.xlsx, .html or .json, or .prom or .jsonl: its main figures for Prometheus or "
         "OpenTelemetry; default: TRACE.report/",
-        kind=Path, metavar="PATH", flags=("-o", "--output"),
-    )  # fmt: skip
+        metavar="PATH",
+    )
     open: bool = option("open the page in the browser", False)
     csv: bool = option("also write csv/, one file per table", False)
     all_sheets: bool = option(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import UsageError
-from tracelens.files.option_fields import arguments_of, comma_list, option, options_of, positive, whole
+from tracelens.files.option_fields import arguments_of, comma_list, option, options_of, output_option, positive, whole
 from tracelens.files.say import Progress, say
 
 
@@ -17,9 +17,7 @@ class TraceToTrace:
     """What is read, and where the result goes."""
 
     trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
-    output: Path = option(
-        "file to write, .json or .json.gz", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output")
-    )
+    output: Path = output_option("file to write, .json or .json.gz", MISSING)
 
 
 configure_anonymize = arguments_of(TraceToTrace)
@@ -46,7 +44,7 @@ class ConvertCommand:
     """What is read, and where the result goes."""
 
     trace: Path = option("trace of any profiler (docs/formats.md)", MISSING, kind=Path, flags=("trace",))
-    output: Path = option("file to write", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output"))
+    output: Path = output_option("file to write", MISSING)
 
 
 configure_convert = arguments_of(ConvertCommand)
@@ -157,9 +155,7 @@ class ReplayCommand:
     trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
     op: str | None = option("write this op", metavar="NAME")
     top: int | None = option("write the N ops with the most kernel time; default: 10", kind=positive, metavar="N")
-    output: Path | None = option(
-        "folder to write; default: TRACE.ops/", kind=Path, metavar="FOLDER", flags=("-o", "--output")
-    )
+    output: Path | None = output_option("folder to write; default: TRACE.ops/", metavar="FOLDER")
 
 
 configure_replay = arguments_of(ReplayCommand)
@@ -202,9 +198,7 @@ class SlimCommand:
     """What stays, and where it goes."""
 
     trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
-    output: Path = option(
-        "file to write, .json or .json.gz", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output")
-    )
+    output: Path = output_option("file to write, .json or .json.gz", MISSING)
     steps: str | None = option("keep these steps only", metavar="3|3-5|steady")
     rank: int | None = option("keep this rank only, of a file with several", kind=whole, metavar="N")
     category: tuple[str, ...] = option(

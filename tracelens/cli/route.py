@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import UsageError
 from tracelens.files import option_fields
-from tracelens.files.option_fields import add_options, byte_count, duration_in, integer, option
+from tracelens.files.option_fields import add_options, byte_count, duration_in, integer, option, output_option
 from tracelens.files.say import emit, say, say_lines
 from tracelens.predict.routing.config import (
     MESH_ONLY,
@@ -88,13 +88,8 @@ class RouteCommand(RouteOptions):
     compare: Path | None = option(
         "compare the prediction with the exchanges measured in these traces", kind=Path, metavar="TRACE_DIR"
     )
-    output: tuple[Path, ...] = option(
-        "write the result to a file; repeatable",
-        (),
-        kind=Path,
-        repeat=True,
-        metavar="FILE.xlsx|.html|.json|.svg",
-        flags=("-o", "--output"),
+    output: tuple[Path, ...] = output_option(
+        "write the result to a file; repeatable", (), repeat=True, metavar="FILE.xlsx|.html|.json|.svg"
     )
     format: str = option_fields.output_format("text")
 

@@ -22,6 +22,7 @@ from tracelens.files.option_fields import (
     integer,
     option,
     options_of,
+    output_option,
     positive,
     refuse_unread,
 )
@@ -89,12 +90,9 @@ class SearchCommand(SearchOptions):
         metavar="FILE.json",
         group=PUBLISHED,
     )
-    output: Path | None = option(
-        "file to write: all columns as .csv, .json or .xlsx, a page as .html, or .npy as the published code does",
-        kind=Path,
-        metavar="FILE",
-        flags=("-o", "--output"),
-    )  # fmt: skip
+    output: Path | None = output_option(
+        "file to write: all columns as .csv, .json or .xlsx, a page as .html, or .npy as the published code does"
+    )
 
 
 configure = arguments_of(SearchCommand)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tracelens.cli import refuse_input
 from tracelens.comparison.whatif import WhatIfOptions
 from tracelens.files import option_fields
-from tracelens.files.option_fields import arguments_of, option, options_of
+from tracelens.files.option_fields import arguments_of, option, options_of, output_option
 from tracelens.files.say import emit, say
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ class WhatIfCommand(WhatIfOptions):
     """The options of ``what_if`` and those of the command alone."""
 
     trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
-    output: Path | None = option(
-        "write the trace of the changed step", kind=Path, metavar="FILE.json", flags=("-o", "--output"),
+    output: Path | None = output_option(
+        "write the trace of the changed step",
+        metavar="FILE.json",
         note="write the trace of the changed step, a Kineto trace that `report` reads (.json or .json.gz)",
-    )  # fmt: skip
+    )
     format: str = option_fields.output_format("text")
 
 

@@ -810,10 +810,7 @@ def _why(row: ComparedRow, ranks: Sequence[RankChange]) -> str:
 
 
 def changes_of(
-    rows: Sequence[ComparedRow],
-    intervals: Intervals,
-    ranks: Sequence[RankChange] = (),
-    host: Sequence[HostChange] = (),
+    rows: Sequence[ComparedRow], intervals: Intervals, ranks: Sequence[RankChange] = (), host: Sequence[HostChange] = ()
 ) -> tuple[Change, ...]:
     """The largest first; together they are the change of the step.
 

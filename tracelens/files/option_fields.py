@@ -69,6 +69,11 @@ def option(help: str, default: Any = None, **spelling: Any) -> Any:  # noqa: A00
     return field(default=default, metadata={_KEY: Option(help=help, **spelling)})
 
 
+def output_option(help: str, default: Any = None, *, metavar: str = "FILE", **spelling: Any) -> Any:  # noqa: A002
+    """``-o``, ``--output``: the path to write."""
+    return option(help, default, kind=Path, metavar=metavar, flags=("-o", "--output"), **spelling)
+
+
 def _declared(options: type[DataclassInstance]) -> list[tuple[Field[Any], Option]]:
     """The options, a class's own before those that it inherits."""
     place = {

@@ -482,12 +482,7 @@ class CriticalPath(Record, frozen=True, kw_only=True, eq=False):
 
 
 def critical_path(
-    table: TraceTable,
-    tree: OpTree,
-    host: HostCalls,
-    everything: DeviceActivity,
-    idle: IdleTime,
-    spans: Spans,
+    table: TraceTable, tree: OpTree, host: HostCalls, everything: DeviceActivity, idle: IdleTime, spans: Spans
 ) -> CriticalPath | None:
     """The longest path to the last device event in ``spans``, or to another stream's last where that is longer.
 

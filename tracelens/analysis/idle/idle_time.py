@@ -252,13 +252,7 @@ class IdleTime:
     """
 
     def __init__(
-        self,
-        table: TraceTable,
-        tree: OpTree,
-        host: HostCalls,
-        activity: DeviceActivity,
-        queued: Queue,
-        spans: Spans,
+        self, table: TraceTable, tree: OpTree, host: HostCalls, activity: DeviceActivity, queued: Queue, spans: Spans
     ) -> None:
         self._table, self._spans = table, spans
         self._rows = np.append(queued.events.rows, np.int32(-1))

@@ -113,12 +113,7 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
     instance, channel_of = _instances(lists, channels, flat, messages)
     del flat["number"]
     return JobCalls(
-        ranks=order,
-        messages=tuple(messages),
-        channels=channels,
-        instance=instance,
-        channel_of=channel_of,
-        **flat,
+        ranks=order, messages=tuple(messages), channels=channels, instance=instance, channel_of=channel_of, **flat
     )
 
 

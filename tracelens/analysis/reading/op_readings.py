@@ -321,10 +321,7 @@ def read_ops(
     given = catalog.arguments_by_hooks
     readings = OpReadings(table, catalog, rows, around=given)
     silent = rows[~readings.with_bytes[readings.code]] if len(rows) else rows
-    around = {
-        **surroundings(trace, catalog, activity, silent, forward),
-        **layer_windows(table, catalog, rows, model),
-    }
+    around = {**surroundings(trace, catalog, activity, silent, forward), **layer_windows(table, catalog, rows, model)}
     around |= {row: (*around.get(row, ()), *arguments) for row, arguments in given.items()}
     if around:
         readings = OpReadings(table, catalog, rows, around=around)

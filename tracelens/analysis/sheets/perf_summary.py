@@ -168,10 +168,7 @@ def _cpu_ops(context: HostContext) -> pd.DataFrame | None:
     found = [readings.readings[c] for c in readings.code_of(rows[group.first]).tolist()]
     frame = identity_columns(table, group.example, [r.category or OTHER for r in found])
     frame["operation_count"] = np.bincount(group.of_call, minlength=len(found))
-    columns = {
-        "host_us": table.duration_ns[rows] / NS_PER_US,
-        "host_self_us": self_ns(trace)[rows] / NS_PER_US,
-    }
+    columns = {"host_us": table.duration_ns[rows] / NS_PER_US, "host_self_us": self_ns(trace)[rows] / NS_PER_US}
     measured = statistics_of(columns, ByGroup(group.of_call), totals=tuple(columns))
     frame["example_row"] = group.example
     models = [None if r.leaf_only else r.model for r in found]

@@ -20,8 +20,7 @@ SCALARS = text("concrete_inputs", "Scalar arguments, as text.", width=30)
 ARGUMENTS = (DIMS, TYPES, STRIDES, SCALARS)
 CALLS = count("operation_count", "Number of calls.")
 EXAMPLE = identifier(
-    "example_row",
-    "Position of an example call among the complete events of the trace; trace.event(n) shows it.",
+    "example_row", "Position of an example call among the complete events of the trace; trace.event(n) shows it."
 )
 KERNELS_BEHIND = (
     text("kernel_details", "Kernels of the row: name, stream, count, total and mean duration (µs).", width=48),
@@ -32,8 +31,7 @@ PERCENTAGES = (
     percent("cumulative_percent", "Share of this row and all rows above.", look="plain"),
 )
 OF_TOTAL = percent(
-    "percent_of_window",
-    "Kernel time / time of the window. Streams overlap: the column may add up to more than 100.",
+    "percent_of_window", "Kernel time / time of the window. Streams overlap: the column may add up to more than 100."
 )
 PARENT = text("parent_op", "Op that launched the kernel.", width=40)
 KERNEL = text("kernel_name", "Name of the kernel in the trace.", width=70)
@@ -44,11 +42,7 @@ _SUBTREE = "Busy time of kernels that the op, or an op inside it, launched."
 DIRECT = statistics(TOTALED, us("direct_us", _DIRECT))
 SUBTREE = statistics(TOTALED, us("subtree_us", _SUBTREE))
 PLACES = (
-    flag(
-        "is_recompute",
-        "TRUE: activation checkpointing repeated these calls in the backward pass.",
-        optional=True,
-    ),
+    flag("is_recompute", "TRUE: activation checkpointing repeated these calls in the backward pass.", optional=True),
     text(
         "parent_module",
         "nn.Modules around the example, outermost first; a backward op has those of its forward op.",
@@ -84,9 +78,7 @@ ESTIMATED_TOTAL = (
 )
 
 GFLOPS = number(
-    "gflops",
-    "Floating-point operations per call; a fused multiply-add counts as two. Not a rate.",
-    unit="GFLOP",
+    "gflops", "Floating-point operations per call; a fused multiply-add counts as two. Not a rate.", unit="GFLOP"
 )
 HBM_MB = mb(
     "hbm_mb",
@@ -95,27 +87,14 @@ HBM_MB = mb(
     empty_at_zero=True,
 )
 INTENSITY = number(
-    "flops_per_byte",
-    "Floating-point operations per byte of HBM traffic.",
-    shape=US,
-    unit="FLOP/byte",
-    optional=True,
+    "flops_per_byte", "Floating-point operations per byte of HBM traffic.", shape=US, unit="FLOP/byte", optional=True
 )
 SPEC = text("compute_spec", "Compute unit and element type whose peak rate applies.", width=18)
 HBM_RATE = statistics(
     SPREAD,
-    number(
-        "hbm_tb_s",
-        "HBM data moved / busy time of the kernels.",
-        unit="TB/s",
-        optional=True,
-        empty_at_zero=True,
-    ),
+    number("hbm_tb_s", "HBM data moved / busy time of the kernels.", unit="TB/s", optional=True, empty_at_zero=True),
 )
-COMPUTE_RATE = statistics(
-    SPREAD,
-    number("tflops_s", "Work / busy time of the kernels.", unit="TFLOPS/s"),
-)
+COMPUTE_RATE = statistics(SPREAD, number("tflops_s", "Work / busy time of the kernels.", unit="TFLOPS/s"))
 KERNEL_TIME = statistics(TOTALED, us("kernel_us", "Busy time of the kernels of one call; overlaps count once."))
 WIRE = (
     mb(
@@ -149,12 +128,7 @@ EXCHANGE = (
         width=34,
         optional=True,
     ),
-    number(
-        "copies_per_token",
-        "Rows exchanged per token: one per destination rank.",
-        shape="0.00",
-        optional=True,
-    ),
+    number("copies_per_token", "Rows exchanged per token: one per destination rank.", shape="0.00", optional=True),
     text(
         "rows_from",
         "Source of the number of copies: the combine of the layer, which returns a row per copy, else even routing by "
