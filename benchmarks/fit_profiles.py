@@ -24,9 +24,10 @@ import argparse
 import csv
 import datetime
 import json
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -428,6 +429,9 @@ def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, toda
     print_frameworks(elsewhere, above)
     print(line("MLPerf, each configuration once", mlperf(told + others, KINDS)))
     print(line("MLPerf without adapters, each configuration once", mlperf(told + others, ("dense", "moe"))))
+    print(
+        "spread within model, framework, precision and devices: {:.3f} of {} steps in {}".format(*spread_within(told))
+    )
     if predictions is not None:
         write_predictions(predictions, told, elsewhere, above)
     return told + others
@@ -513,6 +517,20 @@ def _write_row(out: Any, one: Row, area: str, family: str, ratio: float, most: f
     measured = one.measured_us / 1e6
     found = measured * ratio
     out.writerow((one.row["id"], area, one.row["source"], family, measured, found, found / most, found * most))
+
+
+def spread_within(told: Iterable[tuple[Row, float]]) -> tuple[float, int, int]:
+    """Standard deviation of the logarithm of errors among steps that share model, framework, precision and devices, how
+    many such steps there are, and in how many groups: what a search ranks splits wrongly by, at most, as steps of a
+    group differ in sequence or batch too. A configuration counts once.
+    """
+    groups: dict[tuple[str, ...], dict[tuple[str, ...], float]] = defaultdict(dict)
+    for one, ratio in told:
+        key = tuple(one.row[name] for name in ("model", "gpu", "n_gpus", "precision", "framework"))
+        groups[key].setdefault((*one.configuration, one.row["seq_len"], one.row["recompute"]), math.log(ratio))
+    several = [np.array(list(each.values())) for each in groups.values() if len(each) > 1]
+    off = np.concatenate([each - each.mean() for each in several])
+    return math.sqrt(float(off @ off) / (len(off) - len(several))), len(off), len(several)
 
 
 def mlperf(told: Sequence[tuple[Row, float]], kinds: Sequence[str]) -> list[float]:

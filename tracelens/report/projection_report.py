@@ -148,6 +148,8 @@ _BEST = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 _NARROW = ("W/GPU", "J/token", "J/token at the limit", "TFLOPS/GPU", "GB", "recompute")
 #: Rows shown of each device count where there are several.
 _OF_SEVERAL = 3
+#: Share by which the best of many is likely to exceed its estimate, from which on that is said.
+_CURSED = 0.001
 #: Share of a device's memory above which fragmentation alone may not fit.
 _NEARLY_ALL = 0.95
 _PARTS = {
@@ -228,11 +230,14 @@ def expected_of_best(found: Answer, step_s: float) -> list[str]:
     """Between which times steps were that were projected to take ``step_s``."""
     if found.expected is None:
         return []
-    low, high = (share * step_s for share in found.expected.most)
+    curse = found.winners_curse
+    low, high = (share * step_s * (1 + curse) for share in found.expected.most)
     whose = "pooled" if found.request.framework in (None, POOLED) else found.request.framework
     said = f"{whose} constants, {found.expected.left_out} left out; docs/accuracy.md"
     if found.expected.beyond:
         said = f"wider, as no fitted step has {', '.join(found.expected.beyond)}; {said}"
+    if curse >= _CURSED:
+        said = f"around {shown_change(curse)}: the best of many estimates is likely too low; {said}"
     return [f"expected within {low:.3f} to {high:.3f} s in 9 of 10 cases ({said})"]
 
 

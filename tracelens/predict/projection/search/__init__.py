@@ -4,6 +4,7 @@ then time, then the top few.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -67,6 +68,8 @@ class Constraints(Record, frozen=True, kw_only=True):
 
 
 ANYTHING = Constraints()
+#: Estimates that may be the least, how far above it in spreads they may be, and steps of the integral.
+_RIVALS, REACH, _STEPS = 500, 6.0, 161
 PLACES = ("nv_tp1", "nv_tp2", "nv_dp", "nv_pp")
 
 
@@ -158,6 +161,19 @@ def fastest(found: Feasible[Any], gpu_counts: Iterable[int], top: int) -> npt.ND
         ties = [getattr(space, field.name)[index] for field in reversed(fields(space))]
         chosen.append(index[np.lexsort((*ties, found.least[index]))[:top]])
     return np.concatenate(chosen)
+
+
+def winners_curse(estimates: Floats, spread: float) -> float:
+    """By which share the least of ``estimates`` is likely to be exceeded: each has an error of its own, whose logarithm
+    is normal with ``spread``, and the least is likelier one that came out too low. The mean error of the least when
+    the estimates are drawn once more around themselves (a parametric bootstrap), as an integral over the least.
+    """
+    above = np.sort(np.log(estimates / estimates.min()))[:_RIVALS, None] / spread
+    above = above[above[:, 0] < REACH]
+    off = np.linspace(-REACH, REACH, _STEPS) - above
+    others = np.log(np.vectorize(math.erfc)(off / math.sqrt(2)))
+    weight = np.exp(others.sum(axis=0) - others - off**2 / 2)
+    return float(np.expm1(-spread * (weight * off).sum() / weight.sum()))
 
 
 def pareto(found: Feasible[Any]) -> npt.NDArray[np.intp]:
