@@ -231,6 +231,7 @@ def project(
     step_us, breakdown = ran.step_us, ran.breakdown(ran.busiest)
     flops = model.flops_per_token(sequence).training * (_WITHOUT_WGRAD if parallel.lora else 1)
     tflops = flops * job.parallel.global_batch * sequence / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
+    notes = (system.note, assumed, unmeasured(system), _of_origami(job), _near_full(parallel, stages))
     return Projection(
         model=model,
         parallel=parallel,
@@ -244,9 +245,7 @@ def project(
         mfu=None if rate is None else tflops / rate.peak_tflops_s * priced_on.device.clock_scale,
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
-        notes=tuple(
-            filter(None, (system.note, assumed, unmeasured(system), _of_origami(job), _near_full(parallel, stages)))
-        ),
+        notes=tuple(filter(None, notes)),
         backends=backends,
         job=job,
         run=ran,

@@ -69,7 +69,7 @@ def shares_of(outcome: Outcome) -> dict[str, float]:
         return {}
     linear, ends = functools.cache(_linear), functools.cache(_ends)
     picked = [(cost, mix, list(_groups(cost, mix, linear, ends))) for cost, mix in _spread(outcome)]
-    bounds: dict[StepCost, dict[PerfModel, str]] = {}
+    bounds: dict[StepCost, dict[PerfModel, str | None]] = {}
     for cost in dict.fromkeys(cost for cost, *_ in picked):
         models = dict.fromkeys(
             model for one, _, groups in picked if one is cost for ops, *_ in groups for _, model, _ in ops
@@ -113,7 +113,7 @@ def _groups(cost: StepCost, mix: Mix, linear: Callable[..., Any], ends: Callable
 
 
 def _parts(
-    cost: StepCost, mix: Mix, groups: Sequence[OpGroup], bounds: Mapping[PerfModel, str]
+    cost: StepCost, mix: Mix, groups: Sequence[OpGroup], bounds: Mapping[PerfModel, str | None]
 ) -> defaultdict[str, float]:
     """The parts of one step, as shares of it: what operations take counts for what limits them, compute or HBM."""
     found: defaultdict[str, float] = defaultdict(float)
