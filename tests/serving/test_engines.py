@@ -375,3 +375,12 @@ def test_vllm_multiplies_a_block_of_128_rows_for_each_fp8_expert():
     point = point_of({**ROW, "system": "h200_sxm", "backend": "vllm", "model_path": "qwen3-235b-a22b", "tp_size": 4})
     ours, others = (PointSimulator(LIMITS).cost(dataclasses.replace(point, engine=name)) for name in ("vllm", "sglang"))
     assert ours.pool_tokens() == pytest.approx(others.pool_tokens(), rel=0.01)
+
+
+def test_hopper_with_more_bandwidth_and_fewer_units_decodes_by_its_bandwidth_and_reads_prompts_slower() -> None:
+    """At rates alone an H20 took a third of an H100's time per token; its memory is 4.0 / 3.35 = 1.19 times as fast."""
+    h20, h100 = (
+        tracelens.serve("qwen3-30b-a3b", device, concurrency=1, requests=4).summary for device in ("h20", "h100-sxm")
+    )
+    assert 1 < h100["tpot_p50_ms"] / h20["tpot_p50_ms"] < 1.3
+    assert h20["ttft_p50_ms"] > 1.5 * h100["ttft_p50_ms"]
