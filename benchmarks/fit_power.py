@@ -63,10 +63,10 @@ FEW, SHARES = 4, ("moe_tp_size", "moe_ep_size")
 EAGER, PACED = {"gemm vllm": ("gemm_dtype", "fp8_block")}, 2.0
 #: s between samples of a loop, and of NVML's own mean.
 SAMPLE_S, MEAN_S = 0.1, 1.0
-#: How often a layer ran right before its loop: its collector's warming_up = 10, eagerly and again as a graph
-#: (helper.py). Of 0, 6, 20 and 40 runs, 20 fit readings of MLA's and DSA's prompts best: errors of 9.9, 8.3, 7.0, 7.1
-#: and 13.8, 11.0, 9.4, 9.9 %. Kernels of other tables run three times, and are too short for it to show.
-LAYERS, WARM_UPS = "module", 20
+#: How often a kernel ran right before its loop: num_warmups, eagerly and again as a graph (helper.py), of which
+#: collectors of layers say 10 and others 3. Of 0, 6, 20 and 40 runs, 20 fit readings of MLA's and DSA's prompts best:
+#: errors of 9.9, 8.3, 7.0, 7.1 and 13.8, 11.0, 9.4, 9.9 %.
+LAYERS, WARM_UPS, OTHERS_WARM_UPS = "module", 20, 6
 #: Readings of which so much is the kernel's are what it draws.
 MOSTLY_OWN = 0.8
 #: Of how many rows of about the same time the samples are compared, and which of them count as complete.
@@ -192,7 +192,7 @@ class Family:
         own, counts = own[kept].reset_index(drop=True), counts[kept]
         self.estimated_us = estimated[kept]
         self.rows, self.watts = own, own["power_w"].to_numpy(float)
-        warm_ups = WARM_UPS if name.endswith(LAYERS) else 0
+        warm_ups = WARM_UPS if name.endswith(LAYERS) else OTHERS_WARM_UPS
         self.own = own_share(counts, warm_ups * own["latency_ms"].to_numpy(float) * 1e-3)
         self.settled = np.array([samples(watts) >= SETTLED for watts in self.watts.tolist()])
         self.work = self._work(own)
