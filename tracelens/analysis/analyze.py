@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from tracelens.analysis.attribution.activity import (
     DeviceActivity,
@@ -23,7 +23,7 @@ from tracelens.analysis.findings.ranking import Found, findings
 from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.loaded_trace import AnalysisOptions
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.added_ops import GraphLinks, KnownShapes
 from tracelens.analysis.reading.catalog import ExtensionFailure
 from tracelens.analysis.sheets import device_timeline, perf_summary
@@ -38,11 +38,6 @@ from tracelens.hardware import HardwareSpec, Recognition
 from tracelens.trace.provenance import MergedRanks
 from tracelens.trace.reading.read import PowerLog
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracelens.analysis.loaded_trace import Trace
 
 
 class Analysis(Record, frozen=True, kw_only=True, eq=False):
@@ -98,8 +93,7 @@ class Analysis(Record, frozen=True, kw_only=True, eq=False):
     def step_numbers(self) -> Ints:
         """The number of the step of each device event of ``activity``, -1 outside of all."""
         numbers = np.array([step.number for step in self.step_times.steps] + [-1], np.int64)
-        found: Ints = numbers[self.step_of]
-        return found
+        return numbers[self.step_of]
 
     @property
     def complete_steps(self) -> list[int]:

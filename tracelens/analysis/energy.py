@@ -129,8 +129,7 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
         """Which share of the time ``of_ns`` of each group no event of unknown work ``took_ns``; 1 of no time."""
         unknown = np.isnan(self.joules.power_w)
         lost = np.bincount(group[unknown], took_ns[unknown], len(of_ns))
-        share: Floats = 1 - np.divide(lost, of_ns, out=np.zeros(len(of_ns)), where=of_ns > 0)
-        return share
+        return 1 - np.divide(lost, of_ns, out=np.zeros(len(of_ns)), where=of_ns > 0)
 
     def sums(self, group: Codes, groups: int) -> Drawn:
         """Joules of the events of each group, those of unknown work at ``mean_w``; NaN where these are not few."""
@@ -174,8 +173,7 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
         moments, level = moments[order], np.cumsum(np.concatenate((over_w, -over_w))[order])
         done = np.append(0.0, np.cumsum(level[:-1] * np.diff(moments)))
         mean = np.diff(np.interp(edges_ns, moments, done)) / np.diff(edges_ns) if len(moments) else 0.0
-        watts: Floats = np.clip(constants.idle_w + mean, constants.idle_w, constants.most * constants.limit_w)
-        return watts
+        return np.clip(constants.idle_w + mean, constants.idle_w, constants.most * constants.limit_w)
 
     def of_rows(self) -> Floats:
         """Joules of all calls of each row of ``unified_perf_summary``."""
@@ -191,5 +189,4 @@ def _fitting(wanted: Floats, room: Floats, group: Codes) -> Floats:
     """Which share of what each event wants its group has room for."""
     groups = int(group.max(initial=0)) + 1
     asked, left = (np.bincount(group, np.nan_to_num(each), groups) for each in (wanted, room))
-    share: Floats = np.divide(left, asked, out=np.ones(groups), where=asked > left)[group]
-    return share
+    return np.divide(left, asked, out=np.ones(groups), where=asked > left)[group]

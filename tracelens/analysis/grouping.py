@@ -55,8 +55,7 @@ def distinct_rows(rows: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.i
     """Which of ``count`` rows are among these, in order."""
     seen = np.zeros(count, bool)
     seen[rows] = True
-    found: npt.NDArray[np.int32] = np.flatnonzero(seen).astype(np.int32)
-    return found
+    return np.flatnonzero(seen).astype(np.int32)
 
 
 def by_number(number: npt.NDArray[np.integer]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -167,8 +166,7 @@ class Spread:
         values, group, groups = self._values[self._known], self._by_group.group[self._known], len(self.count)
         squares = np.bincount(group, (values - self.mean[group]) ** 2, minlength=groups)
         variance = np.divide(squares, self.count - 1, out=np.full(groups, np.nan), where=self.count > 1)
-        std: Floats = np.sqrt(variance)
-        return std
+        return np.sqrt(variance)
 
     @cached_property
     def median(self) -> Floats:

@@ -155,8 +155,7 @@ class Covered:
         last = np.maximum(begun - 1, 0)
         # All before the last one that began, and of that one what has gone by
         gone = np.minimum(time - s[last], total[last + 1] - total[last])
-        found: Ints = total[last] + np.where(begun > 0, gone, 0)
-        return found
+        return total[last] + np.where(begun > 0, gone, 0)
 
     def within(self, key: npt.NDArray[np.integer], start: Ints, end: Ints) -> Ints:
         """How much (ns) of ``[start, end)`` each key's union covers."""

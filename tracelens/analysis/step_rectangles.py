@@ -186,5 +186,4 @@ def _drawn_around(scopes: Scopes, rectangle_of: Ints, launches: RowColumn) -> In
     drawn = rectangle_of[:-1] >= 0
     found = scopes.around(launches)
     innermost = np.append(np.where(drawn, np.arange(len(drawn)), nearest(scopes.above, drawn)), -1)
-    around: Ints = rectangle_of[innermost[found]]
-    return around
+    return rectangle_of[innermost[found]]

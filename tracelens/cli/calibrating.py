@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.cli import add_extension
-from tracelens.errors import UsageError
+from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.safe_text import markdown_text
 from tracelens.files.say import emit, say, say_lines, say_table, with_progress
 
@@ -69,7 +69,6 @@ def _cluster(args: argparse.Namespace) -> int:
 
 
 def _device(args: argparse.Namespace) -> int:
-    from tracelens.errors import NothingToAnalyzeError
     from tracelens.files.atomic_write import write_whole
     from tracelens.hardware import HardwareSpec
     from tracelens.predict.calibration.device import device_file

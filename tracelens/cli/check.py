@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.cli import add_extension
+from tracelens.files.safe_text import terminal_text
 from tracelens.files.say import say
 from tracelens.types.units import shown_percent
 
@@ -31,7 +32,6 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.loaded_trace import AnalysisOptions, load
     from tracelens.analysis.verdict.health import health
     from tracelens.extensions import NONE, load_extension
-    from tracelens.files.safe_text import terminal_text
     from tracelens.hardware import HardwareSpec
 
     options = AnalysisOptions(

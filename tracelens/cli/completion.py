@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from string import Template
 
+from tracelens.cli.verbs import VERBS
 from tracelens.files.say import emit
 
 #: A word as it may stand in a script: what a shell would do something with is never completed.
@@ -81,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
 def words() -> dict[str, tuple[str, ...]]:
     """What may come after each chain of verbs, and after each of their options with known values."""
     from tracelens.cli.parsing import parser_of
-    from tracelens.cli.verbs import VERBS
 
     names = _names()
     found = {key: values for name in VERBS for key, values in _below(parser_of([name]), "", names)}

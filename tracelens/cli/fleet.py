@@ -13,7 +13,7 @@ from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.files.option_fields import add_options, option, options_of, output_option, refuse_unread
 from tracelens.files.say import Progress, emit, say
 from tracelens.report import ReportOptions
-from tracelens.schema import KEYS
+from tracelens.schema import IDENTIFIER, KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +140,6 @@ def _write_answer(path: Path, answer: pd.DataFrame, about: Mapping[str, object],
     from tracelens.report.export import write_frame, write_metrics
     from tracelens.report.json_report import OTLP, PROMETHEUS
     from tracelens.report.lake.ingest import ORIGIN
-    from tracelens.schema import IDENTIFIER
 
     if path.suffix not in (PROMETHEUS, OTLP):
         write_frame(path, answer, about)

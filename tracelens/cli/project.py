@@ -17,9 +17,14 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files import option_fields
+from tracelens.files.atomic_write import write_whole
+from tracelens.files.data_table import read_rows
+from tracelens.files.documents import is_report
 from tracelens.files.option_fields import arguments_of, option, options_of, output_option, refuse_unread
 from tracelens.files.say import say, say_lines
 from tracelens.predict.projection.projection_options import ProjectOptions
+from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.token_routing import Skew
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.project import BestSplit, Result
@@ -100,7 +105,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_one(args: argparse.Namespace) -> int:
-    from tracelens.files.atomic_write import write_whole
     from tracelens.report.export import refuse_unknown, write_frame
     from tracelens.report.projection_report import step_text
 
@@ -145,7 +149,6 @@ def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
     """The best split where nobody gave one; None also where none fits."""
     from tracelens.backends.base import System
     from tracelens.predict.projection.project import best_split, ranks_of
-    from tracelens.predict.workload import ModelConfig
 
     if _is_split(args):
         return None
@@ -230,7 +233,6 @@ def _beside(path: Path, found: Result) -> str:
     import tracelens
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.loaded_trace import AnalysisOptions
-    from tracelens.files.documents import is_report
     from tracelens.predict.calibration.measurements import report_step, trace_step
     from tracelens.predict.projection.from_measured import against
 
@@ -240,7 +242,6 @@ def _beside(path: Path, found: Result) -> str:
 
 
 def _run_sweep(args: argparse.Namespace) -> int:
-    from tracelens.files.atomic_write import write_whole
     from tracelens.predict.projection.project import sweep
     from tracelens.report.export import refuse_unknown, write_frame
     from tracelens.report.projection_report import sweep_chart
@@ -305,11 +306,9 @@ def _ranks(text: str) -> list[int] | None:
 
 
 def _run_batch(args: argparse.Namespace) -> int:
-    from tracelens.files.data_table import read_rows
     from tracelens.laboratory.training_rows import ESTIMATES, RowOptions, project_rows
     from tracelens.predict.projection.frameworks import named
     from tracelens.predict.projection.project import constants_of
-    from tracelens.predict.workload.token_routing import Skew
     from tracelens.report.export import write_rows
 
     if args.output is None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli import add_executor, add_extension, main, refuse_input
 from tracelens.errors import InputError, UsageError
+from tracelens.extensions import NONE, load_extension
 from tracelens.files.option_fields import arguments_of, option, options_of, output_option, positive
 from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say, say_lines
@@ -258,7 +259,6 @@ def run_collectives(args: argparse.Namespace) -> int:
     """
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.analysis.ranks.rank_files import RankOptions, find_logs_of_devices, find_traces, job_folder
-    from tracelens.extensions import NONE, load_extension
     from tracelens.files.executors import open_executor
     from tracelens.files.remote import folder_beside
     from tracelens.report.rank_report import RankReport, refuse_foreign

@@ -9,6 +9,7 @@ from pathlib import Path
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import UsageError
 from tracelens.files.option_fields import arguments_of, comma_list, option, options_of, output_option, positive, whole
+from tracelens.files.safe_text import terminal_text, trace_name
 from tracelens.files.say import Progress, say
 
 
@@ -170,7 +171,6 @@ def run_replay(args: argparse.Namespace) -> int:
     """
     from tracelens.analysis.loaded_trace import load
     from tracelens.files.remote import folder_beside
-    from tracelens.files.safe_text import terminal_text, trace_name
     from tracelens.report.excerpts.op_scripts import op_scripts, write_scripts
 
     asked = options_of(ReplayCommand, args)

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import UsageError
 from tracelens.files import option_fields
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.option_fields import add_options, byte_count, duration_in, integer, option, output_option
 from tracelens.files.say import emit, say, say_lines
 from tracelens.predict.routing.config import (
+    BYTES_PER_MS_IN_GB_S,
     MESH_ONLY,
     METADATA,
     NEVER_USED,
@@ -114,7 +116,6 @@ def _reader(parameter: Parameter) -> Callable[[str], float]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.files.atomic_write import write_whole
     from tracelens.report.route_report import refuse_unknown, route_json, route_text, write_route
 
     refuse_unknown(args.output)
@@ -243,7 +244,6 @@ _OF_PACKETS = (
 
 def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
     from tracelens.predict.network.packets import MeshRules
-    from tracelens.predict.routing.config import BYTES_PER_MS_IN_GB_S
     from tracelens.predict.routing.exchange import MeshScenario, route_mesh
 
     inter = values["inter_gb_s"]

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
+from tracelens.files.atomic_write import write_whole
+from tracelens.files.data_table import read_table
 from tracelens.files.option_fields import (
     above_zero,
     arguments_of,
@@ -148,7 +150,6 @@ def _wanted(args: argparse.Namespace) -> Wanted:
 
 
 def _run_training(args: argparse.Namespace) -> int:
-    from tracelens.files.atomic_write import write_whole
     from tracelens.laboratory.paper_systems import paper_system, system_json
     from tracelens.laboratory.published_results import differences, read_results
     from tracelens.predict.projection.search.request import Request, answer
@@ -176,7 +177,6 @@ def _run_training(args: argparse.Namespace) -> int:
 
 
 def _write(found: Answer, args: argparse.Namespace) -> None:
-    from tracelens.files.atomic_write import write_whole
     from tracelens.laboratory.published_results import results_npy
     from tracelens.report.export import write_frame
     from tracelens.report.projection_report import search_page
@@ -194,7 +194,6 @@ def _write(found: Answer, args: argparse.Namespace) -> None:
 
 
 def _run_sweep(request: Request, args: argparse.Namespace) -> int:
-    from tracelens.files.data_table import read_table
     from tracelens.files.executors import open_executor
     from tracelens.predict.projection.search.request import parse_axes, points, sweep
     from tracelens.report.charts import write_plots

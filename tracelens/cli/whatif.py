@@ -17,6 +17,7 @@ from tracelens.cli import refuse_input
 from tracelens.comparison.whatif import WhatIfOptions
 from tracelens.files import option_fields
 from tracelens.files.option_fields import arguments_of, option, options_of, output_option
+from tracelens.files.safe_text import clipped, terminal_text, trace_name
 from tracelens.files.say import emit, say
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ configure = arguments_of(WhatIfCommand)
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.comparison.whatif.what_if import what_if
-    from tracelens.files.safe_text import terminal_text
 
     if args.output is not None:
         refuse_input(args.output, [args.trace])
@@ -112,7 +112,6 @@ def _energy(found: EnergyChange) -> str:
 
 
 def _lines(found: WhatIf) -> Iterator[str]:
-    from tracelens.files.safe_text import clipped, trace_name
     from tracelens.types.units import shown_ms, shown_percent
 
     what = "step" if found.has_steps else "window"

@@ -601,5 +601,4 @@ def _nth(group: Ints) -> Ints:
         return group
     begins = np.concatenate(([True], group[1:] != group[:-1]))
     starts = np.flatnonzero(begins)
-    found: Ints = np.arange(len(group)) - starts[np.cumsum(begins) - 1]
-    return found
+    return np.arange(len(group)) - starts[np.cumsum(begins) - 1]

@@ -76,14 +76,12 @@ class RankTimes(Record, frozen=True, kw_only=True, eq=False):
     @property
     def own(self) -> Floats:
         """(rank, step): ns outside of collectives, in which no rank waits for another."""
-        found: Floats = self.ns[:, ~self.sent].sum(axis=1)
-        return found
+        return self.ns[:, ~self.sent].sum(axis=1)
 
     @property
     def exposed(self) -> Floats:
         """(rank, step): ns in which nothing but collectives ran; those that wait at the same time count once."""
-        found: Floats = self.ns[:, self.sent].sum(axis=1)
-        return found
+        return self.ns[:, self.sent].sum(axis=1)
 
 
 def rank_changes(before: RankTimes | None, after: RankTimes | None) -> tuple[RankChange, ...]:

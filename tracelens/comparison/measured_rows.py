@@ -79,8 +79,7 @@ class Typical(Record, frozen=True, kw_only=True, eq=False):
         own, shared = self.own[rows], self.shared[rows]
         if together:
             own, shared = own.sum(axis=0, keepdims=True), shared.sum(axis=0, keepdims=True)
-        found: Floats = np.sqrt(own + (shared**2).sum(axis=1)) * _student(np.array([float(_SEEN)]), outside)
-        return found
+        return np.sqrt(own + (shared**2).sum(axis=1)) * _student(np.array([float(_SEEN)]), outside)
 
 
 class Noise:
@@ -159,8 +158,7 @@ def _variance_of_mean(steps: Floats) -> Floats:
     count = steps.shape[1]
     if count == 1:
         return np.zeros(len(steps))
-    found: Floats = steps.var(axis=1, ddof=1) / count
-    return found
+    return steps.var(axis=1, ddof=1) / count
 
 
 @cache
@@ -182,8 +180,7 @@ def _student_quantiles(outside: float) -> tuple[Floats, Floats]:
 def _student(freedom: Floats, outside: float) -> Floats:
     """Student's quantile with this share outside of it on both sides."""
     inverse, quantiles = _student_quantiles(outside)
-    found: Floats = np.exp(np.interp(1 / freedom, inverse, quantiles))
-    return found
+    return np.exp(np.interp(1 / freedom, inverse, quantiles))
 
 
 #: Share of kernels that another overlap hides at least; so where either side has one step.
@@ -334,16 +331,14 @@ def _variance_of_repeats(a: MeasuredSide, b: MeasuredSide, *, is_beside: bool) -
     least = (_TICK_NS / 2 if is_coarse else _LEAST_APART_NS) / len(a.numbered.side.recordings)
     squares = np.bincount(rows, _unlike(rows, before, after) ** 2, minlength=count)
     usual = 2 * np.maximum(of_call * each, least) ** 2
-    found: Floats = np.where(is_paired, squares + usual, calls * usual)
-    return found
+    return np.where(is_paired, squares + usual, calls * usual)
 
 
 def _unlike(group: Ints, before: Floats, after: Floats) -> Floats:
     """What each changed by beside the factor of its group."""
     sums = np.bincount(group, (before + after) / 2)
     change = np.divide(np.bincount(group, after - before), sums, out=np.zeros(len(sums)), where=sums > 0)
-    found: Floats = after - before - change[group] * (before + after) / 2
-    return found
+    return after - before - change[group] * (before + after) / 2
 
 
 def _ops(a: MeasuredSide, b: MeasuredSide) -> Ints:
@@ -361,8 +356,7 @@ def ns_of_a_call(a: MeasuredSide, b: MeasuredSide) -> Floats:
     (time_a, calls_a), (time_b, calls_b) = a.kernel_steps, b.kernel_steps
     both = calls_a.any(axis=1) & calls_b.any(axis=1)
     calls = calls_a.mean(axis=1) + calls_b.mean(axis=1)
-    found: Floats = np.divide(time_a.mean(axis=1) + time_b.mean(axis=1), calls, out=np.zeros(len(calls)), where=both)
-    return found
+    return np.divide(time_a.mean(axis=1) + time_b.mean(axis=1), calls, out=np.zeros(len(calls)), where=both)
 
 
 class Intervals(Record, frozen=True):
@@ -542,8 +536,7 @@ class MeasuredSide:
             ns = self._sum(np.where(said, self.unit_ns, 0.0))
             total = self._sum(np.where(said, amount * self._weight * self._repeats, 0.0))
             enough = (ns > 0) & (ns >= _LEAST_KNOWN * self._sum(self.unit_ns))
-            found: Floats = np.divide(total * scale, ns, out=np.full(self._count, np.nan), where=enough)
-            return found
+            return np.divide(total * scale, ns, out=np.full(self._count, np.nan), where=enough)
 
         flops, hbm_bytes = per_unit("flops"), per_unit("hbm_bytes")
         # Of the kernel time of computation, the share in units of known work

@@ -5,19 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
-from tracelens.comparison.compared import IDLE
+from tracelens.comparison.compared import IDLE, ComparedRow
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    from tracelens.comparison.compared import ComparedRow
-
 
 #: The functor of PyTorch's elementwise and reduction kernels is what tells them apart.
 _FUNCTOR = re.compile(r"[Ff]unctor|_kernel_cuda|Op")
@@ -259,8 +254,7 @@ def joules_by_step(side: Side, what: str) -> Floats | None:
     of_each = [() if one.joules is None else getattr(one.joules, what) for one in side.recordings]
     if any(len(joules) != len(one.durations_ns) for joules, one in zip(of_each, side.recordings, strict=True)):
         return None
-    found: Floats = _of_runs(side, [np.array([joules], np.float64) for joules in of_each])[0][0]
-    return found
+    return _of_runs(side, [np.array([joules], np.float64) for joules in of_each])[0][0]
 
 
 def _added(at: tuple[Ints, Ints], values: Ints | Floats, shape: tuple[int, int]) -> Floats:

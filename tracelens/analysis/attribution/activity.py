@@ -43,8 +43,7 @@ class Labels(Record, frozen=True, eq=False):
 
     def are(self, text: str) -> Bools:
         """Which events have this one."""
-        found: Bools = self.code == (self.texts.index(text) if text in self.texts else -1)
-        return found
+        return self.code == (self.texts.index(text) if text in self.texts else -1)
 
     def tolist(self) -> list[str]:
         return [self.texts[code] for code in self.code.tolist()]
@@ -241,8 +240,7 @@ def at_a_time(activity: DeviceActivity, table: TraceTable, group: npt.NDArray[np
     first = first_of_each(part)
     busy = union_by_group(part, start, end, len(first))
     busy_of_all = np.bincount(of[first], busy, groups)
-    found: Floats = np.divide(took, busy_of_all, out=np.ones(groups), where=busy_of_all > 0)
-    return found
+    return np.divide(took, busy_of_all, out=np.ones(groups), where=busy_of_all > 0)
 
 
 class Timeline(Record, frozen=True, kw_only=True):

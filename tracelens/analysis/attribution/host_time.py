@@ -118,8 +118,7 @@ def _looked_at(table: TraceTable, among: Bools) -> Sequence[int]:
         return range(len(table.names))
     occurs = np.zeros(len(table.names), bool)
     occurs[table.name[among]] = True
-    found: list[int] = np.flatnonzero(occurs).tolist()
-    return found
+    return np.flatnonzero(occurs).tolist()
 
 
 FIRST_LOAD = "first-time loading"

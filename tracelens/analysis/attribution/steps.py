@@ -107,8 +107,7 @@ def _queued_before(launched: Bools, start: Ints, end: Ints, stream: Codes) -> Bo
     np.minimum.at(first, stream[launched], start[launched])
     queued = ~launched & (start < first[stream]) & (first[stream] != _NEVER)
     horizon = max(int(start[launched].min()), int(end[queued].max(initial=_BEFORE_RECORDING)))
-    found: Bools = queued | (~launched & (first[stream] == _NEVER) & (start < horizon))
-    return found
+    return queued | (~launched & (first[stream] == _NEVER) & (start < horizon))
 
 
 def step_of_events(steps: list[RecordedStep], launch: Ints) -> Codes:
@@ -552,8 +551,7 @@ def _host_work(steps: list[RecordedStep], waits: Spans) -> Ints:
     start, end, of = waits[0][inside], waits[1][inside], of[inside]
     ends = np.array([*(s.start_ns for s in steps[1:]), *(s.end_ns for s in steps[-1:])], np.int64)
     waited = union_by_group(of, start, np.minimum(end, ends[of]), len(steps))
-    work: Ints = ends - np.array([s.start_ns for s in steps], np.int64) - waited
-    return work
+    return ends - np.array([s.start_ns for s in steps], np.int64) - waited
 
 
 def _first_window(steps: list[RecordedStep]) -> tuple[int, int]:
@@ -622,8 +620,7 @@ def _before_losses(kept: Floats) -> npt.NDArray[np.bool_]:
     """
     whole = np.flatnonzero(kept >= _WHOLE * kept.max())
     lost = whole[-1] + 1 < len(kept) and len(whole) > 1 and kept[whole[-1]] < kept.max()
-    found: npt.NDArray[np.bool_] = np.arange(len(kept)) <= whole[-2 if lost else -1]
-    return found
+    return np.arange(len(kept)) <= whole[-2 if lost else -1]
 
 
 def _kept(steps: list[RecordedStep], table: TraceTable, tree: OpTree) -> Floats:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,7 +44,7 @@ from tracelens.analysis.attribution.steps import (
 )
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Bools
-from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions, active_extensions
+from tracelens.analysis.loaded_trace import CLIP, FILE, AnalysisOptions, Trace, active_extensions
 from tracelens.analysis.reading import added_ops, process_groups
 from tracelens.analysis.reading.catalog import OTHER, Catalog
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
@@ -60,10 +59,6 @@ from tracelens.trace.table import Kind, Recorder, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
-
-if TYPE_CHECKING:
-    from tracelens.analysis.loaded_trace import Trace
-
 
 #: ``Recognition.how`` of a device that the caller named.
 CHOSEN = "chosen"

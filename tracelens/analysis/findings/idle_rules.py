@@ -55,7 +55,12 @@ def idle_of_cause(seen: Observed, cause: str, parts: Bools | None = None) -> Ite
     # Parts of a gap touch, gaps have work between them
     length = np.bincount(numbered(np.cumsum(_begin_gaps(seen))[parts]), seen.idle_ns[parts])
     gaps, longest = len(length), float(length.max() / NS_PER_US)
-    causes = _shares(seen, parts)
+    # Cause -> share of the window, the largest first, of the causes of these parts that are worth a name.
+    length = np.where(parts, seen.idle_ns, 0)
+    shares = np.bincount(seen.idle.cause, length, len(CAUSES)) / max(1, seen.window_ns)
+    order = np.argsort(-shares, kind="stable")
+    worth = [code for code in order.tolist() if shares[code] > _LEAST_NAMED] or order[:1].tolist()
+    causes = {CAUSES[code]: float(shares[code]) for code in worth}
     yield Candidate(
         why=f"{IDLES} {percent(share)} of the time ({_named(causes)}), in {counted(gaps, 'gap')} of "
         f"{'up to ' if gaps > 1 else ''}{duration(longest)}",
@@ -72,15 +77,6 @@ def idle_of_cause(seen: Observed, cause: str, parts: Bools | None = None) -> Ite
         row=longest_row(seen, parts),
         is_priced=cause not in (UNKNOWN, UNRECORDED),
     )
-
-
-def _shares(seen: Observed, parts: Bools) -> dict[str, float]:
-    """Cause -> share of the window, the largest first, of the causes of these parts that are worth a name."""
-    length = np.where(parts, seen.idle_ns, 0)
-    share = np.bincount(seen.idle.cause, length, len(CAUSES)) / max(1, seen.window_ns)
-    order = np.argsort(-share, kind="stable")
-    worth = [code for code in order.tolist() if share[code] > _LEAST_NAMED] or order[:1].tolist()
-    return {CAUSES[code]: float(share[code]) for code in worth}
 
 
 def _named(causes: dict[str, float]) -> str:
@@ -288,7 +284,13 @@ def drained(seen: Observed) -> Bools:
     last = np.searchsorted(start, at, side="right") - 1
     inside = (last >= 0) & (at <= np.maximum.accumulate(end)[np.maximum(last, 0)])
     until = idle.end[np.append(np.flatnonzero(begins)[1:], len(begins)) - 1]
-    inside &= ~_host_computes(seen, at, until)
+    # In which of these gaps long ops and annotations, that begin and end in it, take most of the time.
+    table = seen.table
+    is_named = (table.kind == Kind.CPU_OP) | (table.kind == Kind.USER_ANNOTATION)
+    rows = np.flatnonzero(is_named & (table.duration_ns > _LONG_OP_NS))
+    gap = np.searchsorted(at, table.start_ns[rows], side="right") - 1
+    rows = rows[(gap >= 0) & (table.ends_ns(rows) <= until[np.maximum(gap, 0)])]
+    inside &= ~(2 * covered_ns(table.start_ns[rows], table.ends_ns(rows), at, until) > until - at)
     found: Bools = parts & inside[np.cumsum(begins) - 1]
     lost_ns = seen.idle_ns[found].sum()
     worth_it = lost_ns > 0 and seen.once(_waited_ns).sum() > 0.5 * lost_ns
@@ -322,19 +324,7 @@ def _hidden(seen: Observed, parts: Bools) -> tuple[Floats, float]:
 
 def _begin_gaps(seen: Observed) -> Bools:
     """Which parts of idle time begin a gap: parts of one gap touch."""
-    begins: Bools = np.concatenate(([True], seen.idle.start[1:] != seen.idle.end[:-1]))[: len(seen.idle.start)]
-    return begins
-
-
-def _host_computes(seen: Observed, start: Ints, end: Ints) -> Bools:
-    """In which of these gaps long ops and annotations, that begin and end in it, take most of the time."""
-    table = seen.table
-    is_named = (table.kind == Kind.CPU_OP) | (table.kind == Kind.USER_ANNOTATION)
-    rows = np.flatnonzero(is_named & (table.duration_ns > _LONG_OP_NS))
-    gap = np.searchsorted(start, table.start_ns[rows], side="right") - 1
-    rows = rows[(gap >= 0) & (table.ends_ns(rows) <= end[np.maximum(gap, 0)])]
-    found: Bools = 2 * covered_ns(table.start_ns[rows], table.ends_ns(rows), start, end) > end - start
-    return found
+    return np.concatenate(([True], seen.idle.start[1:] != seen.idle.end[:-1]))[: len(seen.idle.start)]
 
 
 def _waits(seen: Observed) -> tuple[Ints, Ints]:

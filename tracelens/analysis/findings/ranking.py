@@ -257,8 +257,7 @@ def _shares(seen: Observed, events: Ints, ns: Floats) -> Floats:
     covered = ~activity.communication[events] & (own_ns == 0)
     faster = ~activity.communication[events] & ~covered
     share[covered] = ns[faster].sum() / max(own_ns[faster].sum(), 1)
-    found: Floats = np.minimum(share, 1.0)
-    return found
+    return np.minimum(share, 1.0)
 
 
 def _copying(seen: Observed, events: Ints, share: Floats) -> ThreadSpans:

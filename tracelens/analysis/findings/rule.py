@@ -130,8 +130,7 @@ class Observed:
         """What ``part`` makes of this, kept for the next rule that looks at it."""
         if part not in self._parts:
             self._parts[part] = part(self)
-        found: Part = self._parts[part]
-        return found
+        return self._parts[part]
 
     @property
     def hbm_tb_s(self) -> float | None:
@@ -257,8 +256,7 @@ class Observed:
         def of_event(shares: Any) -> Floats:
             of_row = np.zeros(len(self.column("name")))
             of_row[rows.index] = np.clip(shares, 0, 1)
-            found: Floats = of_row[self.row_of_event[events]]
-            return found
+            return of_row[self.row_of_event[events]]
 
         least, most = (None if shares is None else of_event(shares) for shares in (low, high))
         return self.kernels(events, of_event(share), low=least, high=most, spares_launches=spares_launches)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +19,12 @@ from tracelens.analysis.sheets import coll_analysis, device_memory
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.backends.base import System
 from tracelens.backends.collective_times import Collectives
+from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import Collective
 from tracelens.perf_models.base import WorkColumns
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US, counted, duration, percent, size, takes
-
-if TYPE_CHECKING:
-    from tracelens.hardware import HardwareSpec
-
 
 SEND_RECV, ALL_TO_ALL, ALL_REDUCE = "send/recv", "all-to-all", "all-reduce"
 #: An all-reduce by a kernel of a serving engine's own, on shared buffers, or in a trace without a backward pass.

@@ -280,8 +280,7 @@ class DependencyReplay:
         device = self.device
         before = device.previous_end(NONE)
         queued = (device.called < before) & (device.start >= before) & (before != NONE)
-        found: Ints = (device.start - before)[queued]
-        return found
+        return (device.start - before)[queued]
 
     @property
     def recorded(self) -> Changes:
@@ -398,8 +397,7 @@ class DependencyReplay:
             return np.minimum(length, stays)
         if changes.without is not None:
             length = np.maximum(length - Covered(*changes.without).within(*own), 0)
-        scaled: Ints = np.rint(length * changes.host).astype(np.int64)
-        return scaled
+        return np.rint(length * changes.host).astype(np.int64)
 
 
 def _collective_waits(table: TraceTable, device: Device) -> Pairs:
@@ -491,7 +489,11 @@ class SteadyStep:
         step_of = window.everything_step_of
         inside = (step_of >= first) & (step_of <= last)
         since = steps[first - 1].start_ns if first else int(NONE)
-        kept = inside | _before(table, tree, everything, inside, (since, begin))
+        # Which device events were launched from ``since`` to ``begin``, or ran before those inside without a launch.
+        launch = tree.launch[everything.rows]
+        earliest = int(everything.start[inside].min(initial=np.iinfo(np.int64).max))
+        called = np.where(launch >= 0, table.start_ns[launch], np.where(everything.start < earliest, since, begin))
+        kept = inside | ((called >= since) & (called < begin))
         self.span = begin, max(end, int(everything.end[inside].max()))
         self.graph = DependencyReplay(
             table, tree, host, everything.select(kept), on_host=(begin, end),
@@ -619,15 +621,6 @@ def _launching(table: TraceTable, tree: OpTree, events: DeviceActivity) -> tuple
     launch = tree.launch[events.rows]
     called = table.start_ns[launch[launch >= 0]] if (launch >= 0).any() else events.start
     return int(called.min()), int(called.max()) + 1
-
-
-def _before(table: TraceTable, tree: OpTree, events: DeviceActivity, inside: Bools, span: tuple[int, int]) -> Bools:
-    """Which device events were launched in a ``span`` before those ``inside``, or ran before them without a launch."""
-    launch = tree.launch[events.rows]
-    first = int(events.start[inside].min(initial=np.iinfo(np.int64).max))
-    called = np.where(launch >= 0, table.start_ns[launch], np.where(events.start < first, span[0], span[1]))
-    found: Bools = (called >= span[0]) & (called < span[1]) & ~inside
-    return found
 
 
 def _ends_of(

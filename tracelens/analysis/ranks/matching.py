@@ -157,8 +157,7 @@ def _numbers(summary: RankSummary) -> Ints:
     if summary.log is None:
         return np.full(len(summary.start), -1, np.int64)
     log = summary.log
-    found: Ints = np.where(log.group >= 0, log.sequence, -1)[log.timed]
-    return found
+    return np.where(log.group >= 0, log.sequence, -1)[log.timed]
 
 
 def _numbered(lists: Mapping[int, Ints], numbers: Ints, words: Ints) -> tuple[Ints, Ints] | None:
@@ -279,8 +278,7 @@ def _aligned(lists: Mapping[int, Ints], flat: Mapping[str, Ints], kinds: Ints, *
 
 def _differ(a: Ints, b: Ints) -> Bools:
     """Which kinds of two lists are not the same."""
-    different: Bools = (a != b) & (a != _ANY_KIND) & (b != _ANY_KIND)
-    return different
+    return (a != b) & (a != _ANY_KIND) & (b != _ANY_KIND)
 
 
 def _by_steps(ours: Ints, theirs: Ints, flat: Mapping[str, Ints], kinds: Ints) -> Ints | None:
@@ -448,8 +446,7 @@ def waiting_ns(calls: JobCalls, found: Instances) -> Ints:
     """How long each call waited for the last rank to start; at most its duration, 0 without a counterpart."""
     latest = found.latest_start[np.maximum(calls.instance, 0)] if len(found) else calls.start
     waited = np.clip(latest - calls.start, 0, calls.end - calls.start)
-    result: Ints = np.where(calls.instance >= 0, waited, 0)
-    return result
+    return np.where(calls.instance >= 0, waited, 0)
 
 
 def own_cost_ns(calls: JobCalls, found: Instances, waited: Ints) -> Ints:
@@ -506,8 +503,7 @@ def _since_last_call(calls: JobCalls, rows: Ints) -> Ints:
     again = (np.diff(calls.rank[order]) == 0) & (np.diff(calls.channel_of[calls.instance[order]]) == 0)
     found = np.full(len(calls.start), np.iinfo(np.int64).min)
     found[order[1:][again]] = calls.end[order[:-1][again]]
-    since: Ints = np.minimum(found, calls.start)
-    return since
+    return np.minimum(found, calls.start)
 
 
 def _since_together(calls: JobCalls, rows: Ints) -> Ints:
@@ -531,8 +527,7 @@ def _since_together(calls: JobCalls, rows: Ints) -> Ints:
     since = np.full(len(calls.start), np.iinfo(np.int64).min)
     known = (last >= 0) & (lane[last] == lane)
     since[order[known]] = times[(left - lane_base)[last[known]]]
-    found: Ints = np.minimum(since, calls.start)
-    return found
+    return np.minimum(since, calls.start)
 
 
 def _blocked_ns(calls: JobCalls, rows: Ints, waited: Ints) -> Ints:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from tracelens.analysis.ranks import matching
 from tracelens.analysis.ranks.job_context import DeviceUse, JobContext
@@ -21,9 +21,6 @@ from tracelens.files.executors import PROCESSES, open_executor
 from tracelens.trace.reading.read import PowerLog, read_device_logs
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class RanksAnalysis(Record, frozen=True, kw_only=True, eq=False):

@@ -79,8 +79,7 @@ def _wire_rates(summary: RankSummary) -> Floats:
         op = summary.op[of_op]
         wire = np.array([_remote_bytes(kind, summary) for kind in summary.ops], np.float64)[summary.op_kind[op]]
         nbytes[of_op] = wire * duration[of_op] / np.bincount(op, weights=duration[of_op])[op]
-    rates: Floats = nbytes / duration
-    return rates
+    return nbytes / duration
 
 
 def _remote_bytes(op: ExchangeOp, summary: RankSummary) -> float:
@@ -112,11 +111,9 @@ def _per_bin(start: Ints, end: Ints, rate: Floats, edges: Ints) -> Floats:
         rates = np.concatenate((np.zeros(1), np.cumsum(rate[order])))
         moments = np.concatenate(([0.0], np.cumsum(rate[order] * (since[order] - first))))
         count = np.searchsorted(since[order], edges, side="right")
-        result: Floats = rates[count] * (edges - first) - moments[count]
-        return result
+        return rates[count] * (edges - first) - moments[count]
 
-    result: Floats = np.maximum(np.diff(grown(start) - grown(end)), 0.0)
-    return result
+    return np.maximum(np.diff(grown(start) - grown(end)), 0.0)
 
 
 def fuse_ranks(

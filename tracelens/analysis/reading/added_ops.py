@@ -204,8 +204,7 @@ def _launched(trace: Trace) -> Ints:
 def _has_shapes(table: TraceTable, ops: Ints) -> npt.NDArray[np.bool_]:
     codes, place = np.unique(table.signature[ops], return_inverse=True)
     known = [table.signatures.signature("", code).shapes is not None for code in codes.tolist()]
-    found: npt.NDArray[np.bool_] = (table.kind[ops] == Kind.CPU_OP) & np.array(known, np.bool_)[place]
-    return found
+    return (table.kind[ops] == Kind.CPU_OP) & np.array(known, np.bool_)[place]
 
 
 def _sequences(known: Trace) -> dict[str, Ints]:
@@ -668,8 +667,7 @@ def _short(name: str) -> str:
 def graph_launches(table: TraceTable) -> Ints:
     """Rows of ``cudaGraphLaunch``, ``hipGraphLaunch`` and their driver forms."""
     named = np.array(["GraphLaunch" in name for name in table.names] or [False], bool)
-    rows: Ints = np.flatnonzero(named[table.name] & table.is_of(LAUNCHING))
-    return rows
+    return np.flatnonzero(named[table.name] & table.is_of(LAUNCHING))
 
 
 def _capture_role(name: str) -> str:

@@ -405,5 +405,4 @@ def _codes_of(around: Surroundings, rows: npt.NDArray[np.integer]) -> Codes:
     codes = np.array([code_of[around[row]] for row in known.tolist()] + [-1], np.int32)
     at = np.searchsorted(known, rows)
     at[np.append(known, -1)[at] != rows] = len(known)
-    found: Codes = codes[at]
-    return found
+    return codes[at]

@@ -241,7 +241,16 @@ def recorded_attributes(table: TraceTable, tree: OpTree, row: int) -> dict[str, 
 
 def attributes_of_calls(table: TraceTable, tree: OpTree, rows: RowColumn) -> tuple[list[dict[str, Any]], Codes]:
     """(``recorded_attributes`` of each distinct call, which of them each of these kernels is of)."""
-    source = _recording_rows(table, tree, rows)
+    # Row that recorded each kernel's call: its own, else the nearest from its launch upwards; -1 without one.
+    source: RowColumn = np.full(len(rows), -1, np.int32)
+    searching, current = np.arange(len(rows)), rows
+    while len(searching):
+        code, which = np.unique(table.signature[current], return_inverse=True)
+        says = np.array([table.signatures.signature("", c).attribute(_KIND) is not None for c in code.tolist()])[which]
+        source[searching[says]] = current[says]
+        upwards = (tree.launch if current is rows else tree.parent)[current[~says]]
+        searching, current = searching[~says][upwards >= 0], upwards[upwards >= 0]
+    source = source
     above = np.where((source >= 0) & (source != rows), table.signature[source], -1)
     # What is read from the ops above is no kernel's but its own
     call = numbered(table.signature[rows], above, np.where(source < 0, rows, -1))
@@ -256,19 +265,6 @@ def _attributes(table: TraceTable, tree: OpTree, row: int, source: int) -> dict[
     else:
         above = dict(table.signature_of(source).attributes)
     return above | dict(table.signature_of(row).attributes)
-
-
-def _recording_rows(table: TraceTable, tree: OpTree, rows: RowColumn) -> RowColumn:
-    """Row that recorded each kernel's call: its own, else the nearest from its launch upwards; -1 without one."""
-    source: RowColumn = np.full(len(rows), -1, np.int32)
-    searching, current = np.arange(len(rows)), rows
-    while len(searching):
-        code, which = np.unique(table.signature[current], return_inverse=True)
-        says = np.array([table.signatures.signature("", c).attribute(_KIND) is not None for c in code.tolist()])[which]
-        source[searching[says]] = current[says]
-        above = (tree.launch if current is rows else tree.parent)[current[~says]]
-        searching, current = searching[~says][above >= 0], above[above >= 0]
-    return source
 
 
 #: Where a share comes from: what an op or a collective recorded.
@@ -449,8 +445,7 @@ class Layers:
     def _fit(self, one: _Rows, other: _Rows) -> Bools:
         """Where nothing that is known of both differs."""
         a, b = self._known[:, one], self._known[:, other]
-        found: Bools = ((a == b) | np.isnan(a) | np.isnan(b)).all(axis=0)
-        return found
+        return ((a == b) | np.isnan(a) | np.isnan(b)).all(axis=0)
 
     def _spread(self, one: _Rows, other: _Rows) -> None:
         for to, of in ((one, other), (other, one)):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels, Timeline, devices_of
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls
@@ -18,7 +19,7 @@ from tracelens.analysis.idle.dependencies import CriticalPath, critical_path
 from tracelens.analysis.idle.dependency_replay import SteadyStep, steady_steps
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
 from tracelens.analysis.intervals import Bools, Floats, Spans
-from tracelens.analysis.loaded_trace import AnalysisOptions
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.priced_calls import PricedCalls, with_unlinked
 from tracelens.analysis.step_rectangles import StepIdle, step_idle
@@ -29,12 +30,6 @@ from tracelens.registry import Registry
 from tracelens.trace.reading.read import PowerLog, read_power_log, recorded_power
 from tracelens.trace.table import DEVICE_KINDS, RowColumn
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracelens.analysis.loaded_trace import Trace
-
 
 #: A time of day lies behind this moment, of 2001.
 _LEAST_EPOCH_NS = 10**18

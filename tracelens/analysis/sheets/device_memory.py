@@ -432,8 +432,7 @@ def _highest_of_each(held: Ints, most: int) -> Ints:
         return np.arange(len(held))
     stretch = np.arange(len(held)) * most // len(held)
     order = np.lexsort((-np.arange(len(held)), held, stretch))
-    kept: Ints = order[np.append(np.flatnonzero(np.diff(stretch[order])), len(held) - 1)]
-    return kept
+    return order[np.append(np.flatnonzero(np.diff(stretch[order])), len(held) - 1)]
 
 
 KERNEL_COUNTERS_COLUMNS = column_set(
@@ -577,8 +576,7 @@ class _CountedGroups:
     def mean(self, key: str) -> Floats:
         """Mean of a figure over the launches of each group that have it; NaN without."""
         total, times = self._sums.get(key, (np.zeros(self._groups), np.zeros(self._groups)))
-        found: Floats = np.divide(total, times, out=np.full(self._groups, np.nan), where=times > 0)
-        return found
+        return np.divide(total, times, out=np.full(self._groups, np.nan), where=times > 0)
 
     def stall(self, group: int) -> tuple[str | None, float]:
         """The reason that warps of a group waited most for, and its mean share in percent."""

@@ -281,8 +281,7 @@ def _steps(context: HostContext) -> pd.DataFrame:
 
 def _of_rows(steps: pd.DataFrame, values: Floats) -> Floats:
     """A value of each step for the rows of ``StepTimes.sheet``, whose first may be of no step."""
-    of_rows: Floats = np.append(np.full(len(steps) - len(values), np.nan), values)
-    return of_rows
+    return np.append(np.full(len(steps) - len(values), np.nan), values)
 
 
 SHEETS = (

@@ -212,8 +212,7 @@ def _scopes(table: TraceTable, tree: OpTree, step_stem: str) -> Scopes | None:
 
     def wanted(of: Kind, is_named: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         named = np.array([is_named(text) for text in table.names] or [False], bool)
-        found: npt.NDArray[np.bool_] = (kind == of) & named[name]
-        return found
+        return (kind == of) & named[name]
 
     found = wanted(Kind.PYTHON_FUNCTION, lambda text: text.startswith(MODULE_PREFIX))
     if not found.any():

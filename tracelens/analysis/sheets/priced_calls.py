@@ -423,8 +423,7 @@ def _achievable_us(frame: Columns, work: KnownWork, position: Ints) -> Floats:
     """What a call should take: the expected time, at least the roofline, and no more than was achieved."""
     roofline_us, mean = frame["roofline_us"], frame["kernel_us_mean"]
     expected = roofline_us if work.expected is None else work.take(work.expected.time_us, position)
-    least: Floats = np.where(np.isnan(roofline_us), np.nan, np.fmin(np.fmax(expected, roofline_us), mean))
-    return least
+    return np.where(np.isnan(roofline_us), np.nan, np.fmin(np.fmax(expected, roofline_us), mean))
 
 
 def _add_achievable(frame: Columns, work: KnownWork, achievable: EstimateTable, position: Ints) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
 
@@ -11,7 +9,7 @@ from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.calls import unified_calls, with_communicating_ops
 from tracelens.analysis.attribution.steps import find_steps, holds_most_work
 from tracelens.analysis.attribution.window import coverage, recognized
-from tracelens.analysis.loaded_trace import AnalysisOptions, active_extensions
+from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions
 from tracelens.analysis.reading.added_ops import graph_launches, with_inner_ops, with_own_graphs
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.engine_steps import STEM, inference_steps
@@ -23,9 +21,6 @@ from tracelens.trace.links import LinkedBy
 from tracelens.trace.provenance import no_shapes, no_stacks, steps_advice
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    from tracelens.analysis.loaded_trace import Trace
 
 #: Recorded arguments of collectives that say who exchanges how much with whom.
 _COLLECTIVE_FIELDS = ("Group size", "Process Group Ranks", "In split size", "Out split size")

@@ -536,8 +536,7 @@ def _report_of(line: tuple[str, ...], _: object) -> Report:
     from tracelens.report import ReportOptions
 
     args = parser_of("report").parse_args(list(line))
-    made: Report = tracelens.report(args.trace, options_of(ReportOptions, args))
-    return made
+    return tracelens.report(args.trace, options_of(ReportOptions, args))
 
 
 #: What an answer has of a report, the most asked for first; of a category and of a finding.

@@ -199,8 +199,7 @@ def _products_of_unknown_size(plan: ChangePlan) -> Bools:
     wider = np.array([said is None for said in precisions(names, DType.BF16)] or [False], bool)
     template = np.array([_TEMPLATE.search(name) is not None for name in names] or [False], bool)
     code = subject.activity.name
-    found: Bools = (subject.reading_of_event < 0) & wider[code] & (subject.category.are(GEMM.category) | template[code])
-    return found
+    return (subject.reading_of_event < 0) & wider[code] & (subject.category.are(GEMM.category) | template[code])
 
 
 def _by_rates(plan: ChangePlan, events: Bools, dtype: DType, text: str) -> None:

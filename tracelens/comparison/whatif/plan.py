@@ -171,8 +171,7 @@ class Subject(Record, frozen=True, kw_only=True, eq=False, dict=True):
             return np.empty(0, np.int32)
         texts = [modules.text(path) for path in range(len(modules.paths))]
         fits = np.array([classes in (text, short_kernel_name(text), text.rpartition("/")[2]) for text in texts])
-        found: RowColumn = modules.scopes.rows[fits[modules.path]]
-        return found
+        return modules.scopes.rows[fits[modules.path]]
 
     def events_of(self, selector: str) -> Bools:
         """Events of a category, of an op, module or range with all below, or of fitting kernels; UsageError if none."""
