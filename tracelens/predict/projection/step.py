@@ -212,8 +212,7 @@ def project(
     if rate is None and isinstance(backends, str):  # what a trace measured needs no rate
         raise UsageError(f"{priced_on.device.name} has no {parallel.computed_in.rate} rate: choose another --precision")
     name = schedule or ("interleaved" if parallel.vpp > 1 else "1f1b")
-    if parallel.pp == 1:
-        # Without a pipeline there is nothing to interleave.
+    if parallel.pp == 1:  # nothing to interleave
         name, parallel = "1f1b", replace(parallel, vpp=1)
     order = schedules.load(name)
     job = Job(
