@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tests.projection.plain_paper_step import plain_step
 from tracelens.laboratory.paper_rules import PaperRules
 from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, load_shape
 from tracelens.predict.projection.projection_options import STRATEGIES
-from tracelens.predict.projection.search import ANYTHING, fastest
+from tracelens.predict.projection.search import ANYTHING, Constraints, fastest
 from tracelens.predict.projection.search.request import Request, answer
 
 GPUS = [2**i for i in range(2, 15)]
@@ -38,14 +39,19 @@ def main() -> None:
     grid = [_rules(gpu, nvs, strategy) for gpu, nvs in systems for strategy in STRATEGIES]
     took = _cpu_s(lambda: [_search(rules) for rules in grid])
     print(f"paper rules, {len(systems)} systems, 3 strategies, 13 device counts: {took:.1f} s")
-    for strategy in ("1d",) if quick else STRATEGIES:
-        request = Request(
-            model="gpt3-1t", cluster="b200-nvs8", gpus=(16384,), global_batch=BATCH, strategies=(strategy,)
-        )
+    wide = Request(model="gpt3-1t", cluster="b200-nvs8", gpus=(16384,), global_batch=BATCH, strategies=("1d",))
+    asked = {
+        f"16,384 devices, {each}": replace(wide, strategies=(each,)) for each in (("1d",) if quick else STRATEGIES)
+    }
+    asked["DeepSeek-V3 on 2,048 H800"] = Request(
+        model="deepseek-v3", cluster="dgx-h800", gpus=(2048,), global_batch=15360, strategies=("1d", "2d-seqp"),
+        wanted=Constraints(headroom=0.06),
+    )  # fmt: skip
+    for what, request in asked.items():
         found: list[Any] = []
         took = _cpu_s(lambda request=request, found=found: found.append(answer(request)))
-        count = len(found[0].found[0].step_s)
-        print(f"corrected rules, tile backend, 16,384 devices, {strategy}: {count:,} that fit, {took:.1f} s")
+        count = sum(len(each.step_s) for each in found[0].found)
+        print(f"corrected rules, tile backend, {what}: {count:,} that fit, {took:.1f} s")
 
 
 def _rules(gpu: str, nvs: int, strategy: Any) -> PaperRules:

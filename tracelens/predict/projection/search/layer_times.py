@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -109,10 +110,10 @@ class _Ops(Record, frozen=True, kw_only=True, eq=False):
     count: Floats
     is_product: npt.NDArray[np.bool_]
     ops: list[RankOp]
-    letters: list[str]
+    blocks: list[RankLayer]
 
     @classmethod
-    def of(cls, ops: list[RankOp], letters: list[str]) -> _Ops:
+    def of(cls, ops: list[RankOp], blocks: list[RankLayer]) -> _Ops:
         numbers: dict[PerfModel, int] = {}
         return cls(
             model=np.array([numbers.setdefault(op.model, len(numbers)) for op in ops], np.intp),
@@ -122,14 +123,18 @@ class _Ops(Record, frozen=True, kw_only=True, eq=False):
             count=np.array([op.count for op in ops], np.float64),
             is_product=np.array([op.part == "gemm" for op in ops], np.bool_),
             ops=ops,
-            letters=letters,
+            blocks=blocks,
         )
 
     def where(self, holds: Callable[[RankOp, str], bool]) -> npt.NDArray[np.bool_]:
         """Of which operations, with the letter of their block, something is true. It depends on how they are called."""
+        # The head shares operations with the blocks that predict further tokens, and repeats none of them
+        ends_first = sorted(self.blocks, key=lambda each: each.letter not in ENDS)
+        letter_of = {id(op): each.letter for each in ends_first for op in each.ops}
         known: dict[tuple[Any, ...], bool] = {}
         found = np.zeros(len(self.ops), np.bool_)
-        for at, (op, letter) in enumerate(zip(self.ops, self.letters, strict=True)):
+        for at, op in enumerate(self.ops):
+            letter = letter_of[id(op)]
             key = (op.name, op.phase, op.part, op.core, letter)
             if key not in known:
                 known[key] = holds(op, letter)
@@ -138,9 +143,9 @@ class _Ops(Record, frozen=True, kw_only=True, eq=False):
 
     def summed(self, rows: _Rows, times_us: Floats, shape: tuple[int, ...]) -> Floats:
         """[key, kind, forward or backward]: operations that take ``times_us`` each, one after another."""
-        table = np.zeros(shape)
-        np.add.at(table, (rows.key, rows.kind, self.backward[rows.op]), self.count[rows.op] * times_us)
-        return table
+        place = (rows.key * shape[1] + rows.kind) * shape[2] + self.backward[rows.op]
+        table = np.bincount(place, self.count[rows.op] * times_us, math.prod(shape)).astype(np.float64)
+        return table.reshape(shape)
 
 
 def layer_times(
@@ -221,11 +226,7 @@ def _rows(built: Sequence[Mapping[str, list[RankLayer]]]) -> tuple[_Rows, _Ops]:
     lengths = np.array([len(each.ops) for each in blocks], np.intp)
     many, ends = lengths[block], np.cumsum(lengths[block])
     at = np.arange(ends[-1] if len(ends) else 0) + np.repeat((np.cumsum(lengths) - lengths)[block] - ends + many, many)
-    # The head shares operations with the blocks that predict further tokens, and repeats none of them
-    ends_first = sorted(blocks, key=lambda each: each.letter not in ENDS)
-    letter_of = {id(one): each.letter for each in ends_first for one in each.ops}
-    letters = [letter_of[id(one)] for one in ops]
-    return _Rows(op=op[at], key=np.repeat(keys, many), kind=np.repeat(kinds, many)), _Ops.of(ops, letters)
+    return _Rows(op=op[at], key=np.repeat(keys, many), kind=np.repeat(kinds, many)), _Ops.of(ops, blocks)
 
 
 def _numbered(objects: list[Any]) -> tuple[list[Any], Ints]:

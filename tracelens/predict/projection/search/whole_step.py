@@ -7,6 +7,7 @@ running the pipeline event by event, its time is a closed form (``pipeline_us``)
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -89,6 +90,8 @@ class CorrectedRules:
     #: Where given, sums are of µJ over idle in place of µs.
     _energies: PowerConstants | None = field(default=None, repr=False, compare=False)
     _built: dict[Any, dict[str, list[RankLayer]]] = field(default_factory=dict, repr=False, compare=False)
+    #: Blocks by what they depend on, by letter.
+    _blocks: dict[Any, dict[str, list[RankLayer]]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def model(self) -> ModelConfig:
@@ -484,15 +487,34 @@ class CorrectedRules:
             self._built[key] = self.layers(replace(parallel, pp=2 if key[-1] else 1))
         return self._built[key]
 
+    def _layers_of(self, one: Mapping[str, int]) -> dict[str, list[RankLayer]]:
+        """``layers`` of a split. Blocks that work on each token alone, and the ends, are those of all splits with as
+        many tokens on a rank; the others know nothing of experts.
+        """
+        parallel = functools.partial(self._layer_parallel, one)
+        if self.strategy == "2d" or self.software[0].copied:
+            return self.layers(parallel())
+        m1, precision, tokens = one["m1"], one["precision"], one["micro_batch"] * self.space.sequence // one["m2"]
+        keys = (True, m1, one["m2"], one["micro_batch"], precision), (False, m1, tokens, one["ep"], precision)
+        if any(key not in self._blocks for key in keys):
+            made = {block.letter: [block] for blocks in self.layers(parallel()).values() for block in blocks}
+            for key in keys:
+                self._blocks[key] = {
+                    letter: block
+                    for letter, block in made.items()
+                    if key[0] == (letter not in ENDS and block_types()[letter].mixes_tokens)
+                }
+        made = self._blocks[keys[0]] | self._blocks[keys[1]]
+        kinds = self.kinds[: -len(ENDS)]
+        return {kind: [made[letter][0] for letter in kind] for kind in kinds} | {end: made[end] for end in ENDS}
+
     def _layer_times(self, s: Splits) -> LayerTimes:
         columns = {name: getattr(s, name) for name in _LAYER_KEY}
         if self.software[0].copied:
             columns["zero"] = np.where(s.zero == 3, 3, 1)
         first, key = distinct(list(columns.values()))
         keys = [{name: int(column[index]) for name, column in columns.items()} for index in first]
-        built = [
-            self.layers(self._layer_parallel(one)) for one in with_progress(keys, f"{self.strategy}: layers", "splits")
-        ]
+        built = [self._layers_of(one) for one in with_progress(keys, f"{self.strategy}: layers", "splits")]
         ranks = self._ranks(s)
         strides = {"tp": ranks.tp_stride, "cp": ranks.cp_stride, "ep": ranks.ep_stride, "grid": ranks.cp_stride}
         precisions = [one["precision"] for one in keys]
