@@ -502,7 +502,7 @@ class StepCost:
             experts=precision.experts,
             kv=precision.kv,
             lora=0 if self.deployment.adapters is None else self.deployment.adapters.rank,
-            fused=_fused_types(self.system.device),
+            fused=_fused_types(self.system.device) if self.deployment.engine.expert_rows else frozenset(),
             expert_rows=self.deployment.engine.expert_rows,
             multiplied=frozenset(
                 each
