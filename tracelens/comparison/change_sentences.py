@@ -68,7 +68,7 @@ from tracelens.comparison.sides import (
 )
 from tracelens.files.safe_text import clipped
 from tracelens.types.records import Record
-from tracelens.types.units import count_text, signed_ms, slower_text
+from tracelens.types.units import count_text, shown_change, signed_ms, slower_text
 
 #: Relative difference from which two counts or amounts of work are not the same.
 _DIFFERS = 0.005
@@ -1177,14 +1177,14 @@ def _subject(group: RowGroup) -> str:
 def change_title(found: Comparison) -> str:
     """``step 4.007 -> 4.426 ms: +0.419 ms (+10.5 %)``."""
     what = "step" if found.a.has_steps and found.b.has_steps else "window"
-    share = f" ({100 * found.change_ms / found.a.step_ms:+.1f} %)" if found.a.step_ms else ""
+    share = f" ({shown_change(found.change_ms / found.a.step_ms)})" if found.a.step_ms else ""
     change = f"{round(found.change_ms, 6) + 0.0:+,.3f} ms"
     return f"{what} {found.a.step_ms:,.3f} -> {found.b.step_ms:,.3f} ms: {change}{share}"
 
 
 def energy_text(energy: EnergyCompared) -> str:
     """``energy 27.6 -> 25.1 J (modelled): -2.5 J (-9.1 %), 316 -> 300 W``, as the step and its mean."""
-    share = f" ({100 * energy.change_j / energy.a_j:+.1f} %)" if energy.a_j else ""
+    share = f" ({shown_change(energy.change_j / energy.a_j)})" if energy.a_j else ""
     joules = f"energy {energy.a_j:,.3g} -> {energy.b_j:,.3g} J ({energy.kind}): {energy.change_j:+,.3g} J{share}"
     if energy.low_j is not None and energy.high_j is not None and energy.low_j <= 0 <= energy.high_j:
         joules += ", which may be chance"

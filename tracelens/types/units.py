@@ -178,8 +178,13 @@ def shown_percent(share: float) -> str:
 
 
 def shown_change(share: float) -> str:
-    """A fraction more or less, in percent with its sign."""
-    return f"{100 * share:+.1f} %"
+    """A fraction more or less, in percent with its sign; none is neither.
+
+    >>> shown_change(0.0312), shown_change(-0.0001), shown_change(0.0)
+    ('+3.1 %', '0.0 %', '0.0 %')
+    """
+    text = f"{100 * share:+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
 def shown_share(share: float) -> str:

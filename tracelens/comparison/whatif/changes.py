@@ -48,7 +48,7 @@ from tracelens.perf_models.sdpa import SDPA
 from tracelens.predict.projection.pipeline import OVERLAP_COST
 from tracelens.registry import Registry, mark
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.units import NS_PER_US
+from tracelens.types.units import NS_PER_US, duration
 
 if TYPE_CHECKING:
     from tracelens.analysis.findings.rule import Claimed, Observed
@@ -218,7 +218,7 @@ def _by_rates(plan: ChangePlan, events: Bools, dtype: DType, text: str) -> None:
     plan.multiply(events, math.sqrt(ratio) + floor_us / np.maximum(measured_us, floor_us), sigma)
     plan.note(
         f"{events.sum()} GEMMs of unknown size take between {ratio:.2f} (the ratio of the peak rates) and all of their "
-        f"time, in kernels that may be better or worse, each after a conversion of {floor_us:.1f} us"
+        f"time, in kernels that may be better or worse, each after a conversion of {duration(floor_us)}"
     )
 
 
@@ -428,7 +428,7 @@ def in_graphs(plan: ChangePlan, _: bool) -> None:
         low, gap, high = 0, _USUAL_GAP, max(replay.device.usual, _USUAL_GAP)
         source = "as in other traces, because this one has too few queued kernels"
     plan.gaps = low, gap, high
-    plan.note(f"a kernel in a graph starts {gap / 1000:.1f} us after the one before, {source}")
+    plan.note(f"a kernel in a graph starts {duration(gap / 1000)} after the one before, {source}")
 
 
 #: What can be overlapped.
