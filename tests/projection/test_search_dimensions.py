@@ -146,7 +146,7 @@ def test_shards_within_a_node_and_tensor_ranks_of_experts_are_among_them() -> No
 def test_clusters_of_a_sweep_are_compared_with_the_first() -> None:
     rows = [("m", 64, "a", 2.0), ("m", 64, "a", 2.5), ("m", 64, "b", 1.0), ("m", 128, "a", 1.0), ("m", 128, "b", 0.75)]
     lines = compared(pd.DataFrame(rows, columns=["model", "n_gpus", "cluster", "t"]))
-    assert [line.split()[-2] for line in lines[1:]] == ["+0.0", "-50.0", "+0.0", "-25.0"]
+    assert [line.split()[-2] for line in lines[1:]] == ["0.0", "-50.0", "0.0", "-25.0"]
     assert compared(pd.DataFrame(rows[:2], columns=["model", "n_gpus", "cluster", "t"])) == []
 
 
