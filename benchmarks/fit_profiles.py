@@ -343,9 +343,7 @@ def fitted_part(
         lines += [f"{key} = {constants.products(device, key):.4g}" for key in ("bf16", "fp8", "mxfp8", "nvfp4")]
     lines += ["", "[products.any]"]
     lines += [f"{key} = {constants.products('', key):.4g}" for key in ("bf16", "fp8", "mxfp8", "nvfp4")]
-    if name != "pooled":
-        lines += ["", "[seen]"]
-        lines += [f"{device} = {json.dumps(sorted(seen[device]))}" for device in sorted(seen)]
+    lines += ["", "[seen]", *(f"{device} = {json.dumps(sorted(seen[device]))}" for device in sorted(seen))]
     lines += ["", "[reach]", *(f"{trait} = {max(one.traits[trait] for one in rows)}" for trait in TRAITS)]
     for table, kinds in errors.items():
         for kind, figures in sorted(kinds.items()):

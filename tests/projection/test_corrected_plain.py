@@ -101,8 +101,6 @@ class Plain:
             forward[name], backward[name] = times["forward"], times["backward"]
             dense, expert = sum(b.dense for b in blocks), sum(b.expert for b in blocks)
             shared = p.expert_dp_group
-            if p.zero == 3:
-                shared = Group(ranks=min(shared.ranks, p.shard_group.ranks), stride=shared.stride)
             width = 2 if p.zero == 3 else 4
             gather[name] = self.message("all_gather", 2.0 * dense, p.dp_group) + self.message(
                 "all_gather", 2.0 * expert, shared

@@ -16,6 +16,7 @@ from tests.conftest import examples
 from tracelens.backends.base import System, system_of
 from tracelens.cli import main
 from tracelens.errors import UsageError
+from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware import HardwareSpec
 from tracelens.laboratory.training_rows import (
     RowOptions,
@@ -26,7 +27,7 @@ from tracelens.laboratory.training_rows import (
     schedule_of,
     sharding_of,
 )
-from tracelens.predict.projection.frameworks import IDEAL, KINDS, TRAITS, Framework, frameworks, named
+from tracelens.predict.projection.frameworks import IDEAL, KINDS, TRAITS, Framework, frameworks, named, unmeasured
 from tracelens.predict.projection.overheads import PLAIN, kernel_factor, slowdown
 from tracelens.predict.projection.step import project
 from tracelens.predict.workload.model_config import ModelConfig
@@ -100,23 +101,27 @@ def test_a_row_takes_its_framework_s_constants_and_bounds_lie_around_the_step() 
     assert fitted.framework is not None
     assert fitted.framework.name == "pooled"
     assert fitted.projection.step_us > bare.projection.step_us
-    expected = fitted.framework.expected(fitted.projection.model, fitted.projection.system, ParallelConfig(), 4096)
+    expected = fitted.framework.expected(
+        fitted.projection.model, fitted.projection.system, ParallelConfig(), 4096, BACKENDS
+    )
     assert expected is not None
     assert expected.left_out == "frameworks"
     assert expected.most[0] < 1 < expected.most[1]
     assert bare.framework is not None
-    assert bare.framework.expected(bare.projection.model, bare.projection.system, ParallelConfig(), 4096) is None
+    assert (
+        bare.framework.expected(bare.projection.model, bare.projection.system, ParallelConfig(), 4096, BACKENDS) is None
+    )
 
 
 def test_less_that_is_known_of_a_step_widens_its_interval() -> None:
     model, h100, mi300x = ModelConfig.load("llama3.1-8b"), System.load("h100-sxm"), System.load("mi300x")
     megatron = Framework.load("megatron")
     bf16, nvfp4 = (ParallelConfig(precision=precision) for precision in ("bf16", "nvfp4"))
-    seen = megatron.expected(model, h100, bf16, 4096)
+    seen = megatron.expected(model, h100, bf16, 4096, BACKENDS)
     other_precision, other_device = (
-        megatron.expected(model, *other, 4096) for other in ((h100, nvfp4), (mi300x, bf16))
+        megatron.expected(model, *other, 4096, BACKENDS) for other in ((h100, nvfp4), (mi300x, bf16))
     )
-    nobodys = Framework.load("somebody's own").expected(model, h100, bf16, 4096)
+    nobodys = Framework.load("somebody's own").expected(model, h100, bf16, 4096, BACKENDS)
     assert seen is not None
     assert other_precision is not None
     assert nobodys is not None
@@ -127,13 +132,35 @@ def test_less_that_is_known_of_a_step_widens_its_interval() -> None:
     assert seen.half[1] < other_precision.half[1]
 
 
+@pytest.mark.parametrize(
+    ("device", "backends", "lacks"),
+    [
+        ("h100-sxm", BACKENDS, None),
+        ("h20-96gb", BACKENDS, None),
+        ("mi300x", BACKENDS, None),
+        ("l40s", BACKENDS, "no published step ran on the architecture of NVIDIA L40S"),
+        ("rtx-4090", BACKENDS, "no published step ran on the architecture"),
+        ("v100-sxm-32gb", BACKENDS, "no measured GEMM times"),
+        ("h100-sxm", "roofline", "other cost models than the default"),
+    ],
+)
+def test_an_interval_is_told_only_where_steps_like_it_were_measured(
+    device: str, backends: str, lacks: str | None
+) -> None:
+    system, model = System.load(device), ModelConfig.load("llama3.1-8b")
+    expected = named(None).expected(model, system, ParallelConfig(), 4096, backends)
+    assert (expected is None) == (lacks is not None)
+    assert (lacks or "") in (unmeasured(system, backends) or "")
+
+
 def test_more_of_a_trait_than_any_fitted_step_had_widens_an_interval_and_is_said(capsys) -> None:
     """llm-foundry's steps have one tensor rank and one context rank. A half of 1.03 and 1.04 more are 1.05:
     0.030^2 + 0.041^2 = 0.051^2, where ln 1.03 = 0.030, ln 1.042 = 0.041 and ln 1.052 = 0.051.
     """
     foundry, model, h100 = named("llm-foundry"), ModelConfig.load("llama3.1-8b"), System.load("h100-sxm")
     one, eight, both = (
-        foundry.expected(model, h100, ParallelConfig(tp=tp, cp=cp), 4096) for tp, cp in ((1, 1), (8, 1), (8, 2))
+        foundry.expected(model, h100, ParallelConfig(tp=tp, cp=cp), 4096, BACKENDS)
+        for tp, cp in ((1, 1), (8, 1), (8, 2))
     )
     assert one is not None
     assert eight is not None
@@ -450,7 +477,7 @@ def test_a_framework_may_keep_weights_gathered_until_they_are_recomputed() -> No
     half, _ = gathered("primus-simulator", recompute="full", recompute_layers=16)
     assert once < half < always
     model, system = ModelConfig.load("llama2-7b"), System.load("h100-sxm")
-    assert Framework.load("primus-simulator").expected(model, system, ParallelConfig(), 4096) is None
+    assert Framework.load("primus-simulator").expected(model, system, ParallelConfig(), 4096, BACKENDS) is None
 
 
 def test_a_row_says_whether_its_batch_was_assumed_and_where_it_contradicts_itself() -> None:

@@ -79,6 +79,13 @@ def test_experts_states_are_divided_among_fewer_ranks() -> None:
     assert held.optimizer == pytest.approx(12e9 / 2)
 
 
+def test_experts_that_tensor_ranks_do_not_split_are_divided_among_them_too() -> None:
+    """8 tensor ranks and 2 data-parallel ones hold the same experts: 16 of 2 + 4 + 12 bytes; shards of a node, 2."""
+    for shard, ranks in ((None, 16), (2, 2)):
+        held = memory.states(0, 1e9, ParallelConfig(tp=8, dp=2, zero=3, shard=shard))
+        assert held.weights + held.gradients + held.optimizer == pytest.approx(18e9 / ranks)
+
+
 def test_a_sharded_rank_also_holds_two_gathered_layers_and_the_gradients_of_one() -> None:
     from tracelens.predict.workload import rank_ops
 

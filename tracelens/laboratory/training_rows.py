@@ -492,7 +492,7 @@ def _figures(point: ProjectedRow, *, is_anchored: bool) -> dict[str, str]:
         return figures
     step_s, expected = found.step_us / US_PER_S, None
     if not is_anchored and point.framework is not None:
-        expected = point.framework.expected(found.model, found.system, found.parallel, found.sequence)
+        expected = point.framework.expected(found.model, found.system, found.parallel, found.sequence, found.backends)
     if expected is not None:
         bounds = zip(("low", "high", "half_low", "half_high"), (*expected.most, *expected.half), strict=True)
         figures |= {f"step_time_s_{name}": f"{step_s * share:.4f}" for name, share in bounds}

@@ -218,7 +218,11 @@ def _notes(found: Answer) -> list[str]:
     rules = found.rule_sets[0]
     if not isinstance(rules, CorrectedRules):
         return []
-    lines = [f"note: {text}" for text in (rules.system.note, unmeasured(rules.system), *rules.model.notes) if text]
+    lines = [
+        f"note: {text}"
+        for text in (rules.system.note, unmeasured(rules.system, found.request.backends), *rules.model.notes)
+        if text
+    ]
     if len(found.fits) and found.best["mem"].iloc[0] > _NEARLY_ALL * rules.capacity_gb:
         lines.append("note: this leaves little memory for fragmentation; without --memory-headroom 6 % stay free")
     if not rules.model.vocab:

@@ -420,9 +420,8 @@ class Job:
         if p.zero == 3 and what == "gather":
             dense += float(sum(layer.frozen for layer in layers))
         copies = len(self.routes)
-        shards = Group(ranks=min(p.expert_dp_group.ranks, p.shard_group.ranks), stride=p.expert_dp_group.stride)
         if p.zero == 3 and what != "reduce":
-            return (dense, p.shard_group), (expert, shards)
+            return (dense, p.shard_group), (expert, p.expert_shard_group)
         if p.zero == 3:
             # Replicas of shards, the dense ones and the experts' alike
             return ((dense + expert) / p.shard_group.ranks, p.replica_group), (0.0, p.replica_group)

@@ -190,7 +190,7 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
         if self.framework is None:
             return None
         found = self.projection
-        return self.framework.expected(found.model, found.system, found.parallel, found.sequence)
+        return self.framework.expected(found.model, found.system, found.parallel, found.sequence, found.backends)
 
     def __repr__(self) -> str:
         found = self.projection

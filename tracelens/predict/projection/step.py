@@ -230,7 +230,7 @@ def project(
     step_us, breakdown = ran.step_us, ran.breakdown(ran.busiest)
     flops = model.flops_per_token(sequence).training * (_WITHOUT_WGRAD if parallel.lora else 1)
     tflops = flops * job.parallel.global_batch * sequence / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
-    notes = (system.note, assumed, unmeasured(system), _of_origami(job), _near_full(parallel, stages))
+    notes = (system.note, assumed, unmeasured(system, backends), _of_origami(job), _near_full(parallel, stages))
     return Projection(
         model=model,
         parallel=parallel,

@@ -62,14 +62,12 @@ def states(dense: float, expert: float, parallel: ParallelConfig) -> States[floa
     among their own ranks. 18 bytes per parameter in all where nothing is divided, 2 less with gradients in bf16, 4 with
     moments in bf16.
     """
-    shards = parallel.shard_group.ranks
-    expert_shards = min(parallel.expert_dp_group.ranks, shards)
     held = divided_states(
         dense,
         expert,
         zero=parallel.zero,
-        shards=shards,
-        expert_shards=expert_shards,
+        shards=parallel.shard_group.ranks,
+        expert_shards=parallel.expert_shard_group.ranks,
         gradient_bytes=parallel.gradient_width.width_bytes,
     )
     return replace(held, optimizer=held.optimizer * parallel.optimizer_bytes / OPTIMIZER_BYTES)

@@ -388,6 +388,12 @@ class ParallelConfig(TrainingOptions):
         return Group(ranks=self.shard or self.copies, stride=self.dp_group.stride)
 
     @property
+    def expert_shard_group(self) -> Group:
+        """Ranks among which experts' states are divided: tensor ranks too, where these do not split experts."""
+        group = self.expert_dp_group
+        return group if self.shard is None else Group(ranks=min(group.ranks, self.shard), stride=group.stride)
+
+    @property
     def replica_group(self) -> Group:
         """Ranks with the same shard; more than one in HSDP only."""
         shard = self.shard_group

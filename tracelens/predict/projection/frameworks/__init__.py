@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tracelens.backends.base import System
+from tracelens.backends.base import Backend, System
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
+from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.projection.overheads import PLAIN, Software, kernel_factor
 from tracelens.predict.workload.model_config import ModelConfig
@@ -164,14 +165,16 @@ class Framework(Record, frozen=True, kw_only=True):
         """``software`` where nothing compiles its memory-bound operations, rotary positions among them."""
         return replace(software, memory=software.memory * self.eager_memory, rotary=1.0)
 
-    def expected(self, model: ModelConfig, system: System, parallel: ParallelConfig, sequence: int) -> Residuals | None:
+    def expected(
+        self, model: ModelConfig, system: System, parallel: ParallelConfig, sequence: int, backends: str | Backend
+    ) -> Residuals | None:
         """How far measured steps were from their projections where as little was known of them as of a step of
         ``model`` on ``system``: other models of the framework, where its constants were fitted on steps of this device
         and precision; devices and precisions left out, where on others; whole frameworks left out, where it has no
         constants of its own. Wider where the step has more of a trait than what was fitted. None for the bare model,
-        for weights that stay gathered, which no measured step was, and for a device of ``unmeasured`` products.
+        for weights that stay gathered, which no measured step was, and for what is ``unmeasured``.
         """
-        if self.name == IDEAL or self.keeps_gathered or unmeasured(system):
+        if self.name == IDEAL or self.keeps_gathered or unmeasured(system, backends):
             return None
         pooled, key = frameworks()[POOLED], Precision.of(parallel.precision).calibrated.value
         kind = "lora" if parallel.lora else "dense" if model.experts is None else "moe"
@@ -193,11 +196,23 @@ class Framework(Record, frozen=True, kw_only=True):
         return self.attention if attention == "flash" else attention
 
 
-def unmeasured(system: System) -> str | None:
-    """That nothing was fitted to times of the device's products; None where something was."""
-    if system.device.calibration("gemm", "bf16") is not None:
-        return None
-    return f"no measured GEMM times of {system.device.label}: at its rates alone, a step is faster than any real one"
+def unmeasured(system: System, backends: str | Backend) -> str | None:
+    """What an interval lacks: measured times of the device's products, or of steps on its architecture, or the cost
+    models that constants were fitted with. None where nothing is missing.
+    """
+    device = system.device
+    if device.calibration("gemm", "bf16") is None:
+        return f"no measured GEMM times of {device.label}: at its rates alone, a step is faster than any real one"
+    if _architecture(device) in {_architecture(HardwareSpec.load(name)) for name in frameworks()[POOLED].seen}:
+        return None if backends == BACKENDS else "no interval is known of steps by other cost models than the default"
+    return f"no published step ran on the architecture of {device.label}: how far off this one is, is unknown"
+
+
+def _architecture(device: HardwareSpec) -> tuple[str, int | None, int | None] | None:
+    """Of a device that no trace's properties match: that of the one whose times it has."""
+    like = device.based_on or device.calibrated_like
+    match = device.match or (None if like is None else HardwareSpec.load(like).match)
+    return None if match is None else (device.vendor, match.compute_major, match.compute_minor)
 
 
 def _names(system: System) -> tuple[str, ...]:

@@ -305,7 +305,9 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
         if not isinstance(rules, CorrectedRules):
             return None
         parallel = rules.parallel(one, 0, global_batch=self.request.global_batch)
-        return named(self.request.framework).expected(rules.model, rules.system, parallel, rules.space.sequence)
+        return named(self.request.framework).expected(
+            rules.model, rules.system, parallel, rules.space.sequence, self.request.backends
+        )
 
     @property
     def winners_curse(self) -> float:

@@ -449,8 +449,7 @@ class CorrectedRules:
     def _states(self, s: Splits, dense: Floats, expert: Floats) -> memory.States[Any]:
         """Of so many parameters on a rank, divided as each candidate says."""
         ranks = self._ranks(s)
-        experts = np.minimum(ranks.copies, ranks.expert_copies)
-        return memory.divided_states(dense, expert, zero=s.zero, shards=ranks.copies, expert_shards=experts)
+        return memory.divided_states(dense, expert, zero=s.zero, shards=ranks.copies, expert_shards=ranks.expert_copies)
 
     def _activations(self, s: Splits) -> _ByKind:
         """Bytes kept of a micro-batch by each kind of layer, needed to recompute one, and [candidate] of logits."""
@@ -527,13 +526,12 @@ class CorrectedRules:
         first, inverse = distinct([*(getattr(s, name) for name in names), s.pp > 1])
         one = s.take(first)
         ranks = self._ranks(one)
-        experts = np.where(one.zero == 3, np.minimum(ranks.expert_copies, ranks.copies), ranks.expert_copies)
         wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[one.zero][:, None]
         dense, expert, _ = self._parameters(one)
         gather, scatter = np.zeros(dense.shape), np.zeros(dense.shape)
         for count, members, stride in (
             (dense, ranks.copies, ranks.dp_stride),
-            (expert, experts, ranks.expert_dp_stride),
+            (expert, ranks.expert_copies, ranks.expert_dp_stride),
         ):
             gather += self._collective_us("all_gather", memory.WEIGHT_BYTES * count, members, stride)
             scatter += self._collective_us("reduce_scatter", wire * count, members, stride)
