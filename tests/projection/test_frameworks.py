@@ -141,7 +141,7 @@ def test_less_that_is_known_of_a_step_widens_its_interval() -> None:
         ("l40s", BACKENDS, "no published step ran on the architecture of NVIDIA L40S"),
         ("rtx-4090", BACKENDS, "no published step ran on the architecture"),
         ("v100-sxm-32gb", BACKENDS, "no measured GEMM times"),
-        ("h100-sxm", "roofline", "other cost models than the default"),
+        ("h100-sxm", "roofline", "no interval is known by other cost models"),
     ],
 )
 def test_an_interval_is_told_only_where_steps_like_it_were_measured(

@@ -16,7 +16,7 @@ from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.errors import InputError, UsageError
-from tracelens.files.option_fields import BACKENDS
+from tracelens.files.option_fields import BACKENDS, NO_INTERVAL
 from tracelens.laboratory.configuration_rows import LIMITS, PointSimulator, point_of
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.projection.projection_options import ProjectOptions, SearchOptions
@@ -141,6 +141,13 @@ def test_rows_of_inferencex_are_as_its_scripts_start_sglang() -> None:
 def test_one_default_backend_chain() -> None:
     assert EngineOptions().backend == ProjectOptions().backend == BACKENDS
     assert next(f for f in dataclasses.fields(SearchOptions) if f.name == "backend").default == BACKENDS
+
+
+@pytest.mark.parametrize("backend", [BACKENDS, "roofline"])
+def test_an_interval_is_told_of_the_cost_models_that_were_scored(backend: str) -> None:
+    found = tracelens.serve("llama3.1-8b", "h100-sxm", concurrency=2, requests=4, output_tokens=4, backend=backend)
+    assert any("is expected within" in note for note in found.notes) == (backend == BACKENDS)
+    assert (NO_INTERVAL in found.notes) == (backend != BACKENDS)
 
 
 def test_an_engine_has_a_file_per_vendor_and_an_unknown_one_the_pooled_constants() -> None:

@@ -37,6 +37,8 @@ _KEY = "option"
 
 #: The cost model of operations wherever none is named: projections, searches and servers; the roofline comes last.
 BACKENDS = "tile,collectives"
+#: Of predictions by others, whose errors nobody measured.
+NO_INTERVAL = "no interval is known by other cost models than the default"
 
 
 class Option(Record, frozen=True, kw_only=True):

@@ -515,9 +515,11 @@ class Deployment(Record, frozen=True, kw_only=True):
 
     def spans(self, name: str, *, is_apart: bool = False, is_known: bool = False) -> ServingResiduals | None:
         """The engine's ``residuals`` or ``first_residuals`` of what the server is like, one of ``LEFT_OUT``, or of what
-        is next nearer to the fit; None where the engine has none. ``is_apart``: it has prefill replicas; ``is_known``:
-        measurements of its source were fitted.
+        is next nearer to the fit; None where the engine has none, or the cost models are not those that it was
+        fitted with. ``is_apart``: it has prefill replicas; ``is_known``: measurements of its source were fitted.
         """
+        if self.backend != BACKENDS:
+            return None
         engine, names = self.engine, list(LEFT_OUT)
         like = "model" if is_known else "engine" if engine.name.startswith("pooled") else "source"
         if engine.computes and compute_of(self.system.device) not in engine.computes:

@@ -14,7 +14,7 @@ import msgspec
 from tracelens.backends import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import normalized, settings_of
-from tracelens.files.option_fields import build_options, takes
+from tracelens.files.option_fields import BACKENDS, NO_INTERVAL, build_options, takes
 from tracelens.files.say import with_progress
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import Facility
@@ -124,6 +124,8 @@ class Experiment(Record, frozen=True, kw_only=True):
         makes of goodput.
         """
         served, most = self.deployment, {}
+        if served.backend != BACKENDS:
+            yield NO_INTERVAL
         about = f" ({served.engine.name} constants; --engine chooses others)"
         for name, residuals in (("tpot", "residuals"), ("ttft", "first_residuals")):
             median = float(of[f"{name}_ms"].median())

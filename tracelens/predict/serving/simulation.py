@@ -100,7 +100,7 @@ class Replica(ReplicaState):
         tokens = self.requests.input_tokens[request] + self.requests.output_tokens[request]
         room = self.pool.total * self.pool.block_tokens // self.cost.deployment.parallelism.dp
         if tokens > room:
-            self.log.rejected[request] = f"{tokens} tokens do not fit a key-value cache of {room}"
+            self.log.rejected[request] = f"{tokens:,} tokens do not fit a key-value cache of {room:,}"
         return tokens <= room
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from tracelens.backends.base import Backend, System
 from tracelens.errors import UsageError
 from tracelens.files.documents import FigureTable, normalized
-from tracelens.files.option_fields import BACKENDS
+from tracelens.files.option_fields import BACKENDS, NO_INTERVAL
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.projection.overheads import PLAIN, Software, kernel_factor
 from tracelens.predict.workload.model_config import ModelConfig
@@ -204,7 +204,7 @@ def unmeasured(system: System, backends: str | Backend) -> str | None:
     if device.calibration("gemm", "bf16") is None:
         return f"no measured GEMM times of {device.label}: at its rates alone, a step is faster than any real one"
     if _architecture(device) in {_architecture(HardwareSpec.load(name)) for name in frameworks()[POOLED].seen}:
-        return None if backends == BACKENDS else "no interval is known of steps by other cost models than the default"
+        return None if backends == BACKENDS else NO_INTERVAL
     return f"no published step ran on the architecture of {device.label}: how far off this one is, is unknown"
 
 
