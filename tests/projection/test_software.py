@@ -13,7 +13,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
 from tracelens.perf_models.base import WorkColumns
-from tracelens.predict.projection.overheads import LARGE, Software, completed, held, slowdown, sustained_us
+from tracelens.predict.projection.overheads import LARGE, Software, held, slowdown, sustained_us
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
@@ -55,7 +55,7 @@ def test_a_published_layer_takes_on_b300_what_was_measured(dtype: DType, millise
     """Twelve products of 15,872 tokens, hidden 4096, ffn 16384; GB300, the same chip with more power, is faster."""
     took = {}
     for name in ("b300", "gb300"):
-        system, _ = completed(System.load(name))
+        system = System.load(name)
         products = []
         for n, k in ((12288, 4096), (4096, 4096), (16384, 4096), (4096, 16384)):
             forward = GEMM(m=15872, n=n, k=k, dtype=dtype, dtype_out=DType.BF16)

@@ -389,6 +389,20 @@ def test_vllm_multiplies_a_block_of_128_rows_for_each_fp8_expert():
     assert ours.pool_tokens() == pytest.approx(others.pool_tokens(), rel=0.01)
 
 
+@pytest.mark.parametrize(("device", "sister"), [("b300", "b200"), ("gb300", "gb200"), ("h800", "h100-sxm")])
+def test_a_device_decodes_about_as_fast_as_the_one_whose_constants_it_has(device: str, sister: str) -> None:
+    """Memory of 1 to 1.01 times the rate. B300 and GB300, whose units nobody published, were 1.6 times as fast."""
+    here, there = (tracelens.serve("qwen3-30b-a3b", name, concurrency=1, requests=4) for name in (device, sister))
+    assert here.summary["tpot_p50_ms"] == pytest.approx(there.summary["tpot_p50_ms"], rel=0.05)
+    assumed = [note for note in here.notes if note.startswith("compute units and clock of")]
+    assert len(assumed) == (device != "h800")
+
+
+def test_a_server_on_a_device_without_a_memory_rate_is_refused() -> None:
+    with pytest.raises(UsageError, match="h100-sxm-96gb has no HBM rate"):
+        tracelens.serve("llama3.1-8b", "h100-sxm-96gb", concurrency=1)
+
+
 def test_hopper_with_more_bandwidth_and_fewer_units_decodes_by_its_bandwidth_and_reads_prompts_slower() -> None:
     """At rates alone an H20 took a third of an H100's time per token; its memory is 4.0 / 3.35 = 1.19 times as fast."""
     h20, h100 = (

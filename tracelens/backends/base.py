@@ -507,7 +507,7 @@ class Chip(NamedTuple):
     @classmethod
     def of(cls, device: HardwareSpec, precision: str) -> Chip | None:
         """None where the device's file lacks one of these."""
-        peak, hbm, units = matrix_peak(device, precision), hbm_peak(device), device.compute_units
+        peak, hbm, units = matrix_peak(device, precision), hbm_peak(device), device.completed.compute_units
         if peak is None or hbm is None or units is None:
             return None
         return cls(peak, hbm, units, device.clock_scale, device.on_chip_scale)

@@ -166,8 +166,8 @@ def _exchange(model: EPComm, system: System) -> Exchanges | None:
         return None
     tokens = model.tokens if model.own_tokens is None else model.own_tokens
     per_node = topology.ranks_per_node
-    # Its kernels are priced by a published count of units
-    if model.hidden is None or not _names(system, DEEPEP) or system.device.compute_units is None:
+    # Its kernels are priced by a count of units
+    if model.hidden is None or not _names(system, DEEPEP) or system.device.completed.compute_units is None:
         return None
     if per_node is None or model.stride != 1 or model.ranks % per_node:
         return None

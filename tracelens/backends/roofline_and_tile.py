@@ -40,9 +40,9 @@ class Roofline(Backend):
     with peaks throughout. Achievable rates never exceed peaks, so ``time_us`` never beats the device's peak.
 
     An operation that computes, but whose FLOPs are unknown, has no time and no bound: its bytes alone say neither; so
-    has a matrix product in a type the device has no rate for. What else is unknown bounds nothing: any other row
-    without a compute rate is memory or wire bound, and ``rate_basis`` is None. Ties go to compute, then memory. All
-    three unknown: NaN.
+    has a matrix product in a type the device has no rate for, and what moves bytes on a device without an HBM rate.
+    What else is unknown bounds nothing: any other row without a compute rate is memory or wire bound, and
+    ``rate_basis`` is None. Ties go to compute, then memory. All three unknown: NaN.
     """
 
     name: ClassVar[str] = "roofline"
@@ -65,6 +65,8 @@ class Roofline(Backend):
             wire_gb_s=link.gb_s if link else None,
         )
         undecided = _undecided(columns, rates)
+        if hbm is None or hbm.peak_tb_s is None:
+            undecided |= columns.hbm_bytes > 0
         time_us = np.where(undecided, np.nan, _largest(achievable))
         # argmax takes the first of equals: compute, memory, wire.
         largest = np.where(np.isnan(achievable), -1.0, achievable).argmax(axis=0)

@@ -43,6 +43,8 @@ _CHIP_KEYS = {
     "compute_units": "count", "clock": "mhz", "l2": "mib", "lds": "kib_per_unit", "mall": "mib", "xcd": "count",
     "power": "tdp_w", "pcie": "gb_s", "c2c": "gb_s",
 }  # fmt: skip
+#: Of the chip: what constants of tiles count in.
+_COUNTED = ("compute_units", "clock")
 _EFFICIENCIES = frozenset({"hbm", "hbm_calculon", "link", "nic"})
 _EP_KINDS = frozenset({"nvlink", "rdma", "rdma_legacy", "low_latency"})
 V = TypeVar("V")
@@ -176,6 +178,23 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
                 constants[name] *= self._caches_over(sister)
         return replace(theirs, constants=constants, carried_from=self.calibrated_like, error_percent=None)
 
+    @property
+    def completed(self) -> HardwareSpec:
+        """With the count of compute units and the clock of the device that constants are carried over from, where this
+        one's file has none: constants count in both.
+        """
+        return self if self.assumed is None else _completed(self)
+
+    @property
+    def assumed(self) -> str | None:
+        """Which figures of ``completed`` are another device's; None where there are none."""
+        if self.calibrated_like is None:
+            return None
+        like = HardwareSpec.load(self.calibrated_like)
+        lacking = [key.replace("_", " ") for key in _COUNTED if key not in self.chip and key in like.chip]
+        named = f"{' and '.join(lacking)} of {like.label}"
+        return f"{named}: those of {self.label} are not in its file" if lacking else None
+
     def _sustained_over(self, other: HardwareSpec, precision: str) -> float:
         """This device's achievable share of its matrix peak over another's. 1 where nobody published one of them, and
         where the slowdown of this device's long products was measured over the other's constants.
@@ -195,7 +214,7 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         unknown.
         """
         rates = []
-        for device in (self, other):
+        for device in (self.completed, other):
             hbm = None if device.hbm is None else device.hbm.peak_tb_s
             if hbm is None or device.compute_units is None or device.clock_mhz is None:
                 return 1.0
@@ -344,6 +363,12 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
             raise InputError(f"{root.file}: {key} must be a name of tracelens devices list, got {other!r}")
     _check_dense(root.file, spec)
     return spec
+
+
+@functools.lru_cache(maxsize=64)
+def _completed(device: HardwareSpec) -> HardwareSpec:
+    like = HardwareSpec.load(device.calibrated_like or device.name)
+    return replace(device, chip={key: like.chip[key] for key in _COUNTED if key in like.chip} | dict(device.chip))
 
 
 def _check_dense(file: str, spec: HardwareSpec) -> None:

@@ -371,7 +371,7 @@ def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) ->
 def _rates(
     c: AttentionColumns, device: HardwareSpec, constants: Calibration
 ) -> tuple[float, float, int, float, AttentionTiling] | None:
-    kernel, mhz = constants.chosen(KERNELS), device.clock_mhz
+    kernel, mhz = constants.chosen(KERNELS), device.completed.clock_mhz
     widened = c.precision != "bf16" and kernel is not None and not kernel.fp8_products
     chip = Chip.of(device, "bf16" if widened else c.precision)
     if chip is None or mhz is None or kernel is None:

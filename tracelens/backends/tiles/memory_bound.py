@@ -37,7 +37,9 @@ def streams(work: WorkColumns, device: HardwareSpec) -> Priced:
 
 
 def calibration(device: HardwareSpec, stream: str) -> Calibration | None:
-    """The device's row for ``stream``, else its general one, else the published fraction of its HBM rate."""
+    """The device's row for ``stream``, else its general one, else the published fraction of its HBM rate, else all that
+    of the device which it is like.
+    """
     found = device.calibration("memory_bound", stream) or device.calibration("memory_bound", "stream")
     published = device.efficiency_factor.get("hbm")
     if found is None and published is not None:
@@ -48,6 +50,8 @@ def calibration(device: HardwareSpec, stream: str) -> Calibration | None:
             constants={"hbm_efficiency": published.value, "launch_us": 3.0},
             fitted_on=published.source,
         )
+    if found is None and device.calibrated_like is not None:
+        return calibration(HardwareSpec.load(device.calibrated_like), stream)
     return found
 
 

@@ -15,7 +15,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.perf_models import WorkColumns
 from tracelens.predict.projection.chunk_timing import Transfer
-from tracelens.predict.projection.overheads import PLAIN, completed
+from tracelens.predict.projection.overheads import PLAIN
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
@@ -102,8 +102,7 @@ def project_from(
     ``traced``: how the measured step was configured. Then its time beyond its own projection, launch gaps included, is
     added, as often as layers are passed: what changes is what the two projections differ in.
     """
-    priced_on, _ = completed((traced or (parallel, system))[1])
-    backend = MeasuredBackend(measured, base, priced_on)
+    backend = MeasuredBackend(measured, base, (traced or (parallel, system))[1])
     found = project(model, parallel, system, sequence=sequence, schedule=schedule, backends=backend, software=_GAPLESS)
     sources = _sources(found)
     if traced is None:

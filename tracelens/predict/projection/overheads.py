@@ -261,6 +261,7 @@ def kernel_factor(kernel: Attention, device: HardwareSpec) -> float:
 def _cycles(device: HardwareSpec) -> float | None:
     """Unit-cycles that the sample takes: its time times units and clock."""
     found = Tile().estimate(_SAMPLE, System(device=device))
+    device = device.completed
     if device.compute_units is None or device.clock_mhz is None or found is None:
         return None
     return float(found.time_us * device.compute_units * device.clock_mhz)
@@ -330,19 +331,3 @@ class LayerCosts(Record, frozen=True, kw_only=True, eq=False):
         """
         prices, found = priced(ops, self.backend, self.system)
         return prices, Counter(name for name in found.backend if name is not None)
-
-
-def completed(system: System) -> tuple[System, str | None]:
-    """``system`` with the count of compute units and the clock of the device that constants are carried over from,
-    where the device's file has none; and what was taken.
-    """
-    device = system.device
-    if device.calibrated_like is None:
-        return system, None
-    like = HardwareSpec.load(device.calibrated_like)
-    taken = {key: like.chip[key] for key in ("compute_units", "clock") if key not in device.chip and key in like.chip}
-    if not taken:
-        return system, None
-    named = " and ".join(key.replace("_", " ") for key in taken)
-    completed = replace(device, chip={**device.chip, **taken})
-    return replace(system, device=completed), f"{named} of {like.label}: those of {device.label} are not in its file"

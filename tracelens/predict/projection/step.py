@@ -25,7 +25,7 @@ from tracelens.predict.projection import schedules
 from tracelens.predict.projection.chunk_timing import Block, Transfer
 from tracelens.predict.projection.frameworks import unmeasured
 from tracelens.predict.projection.job import Job, Run
-from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software, backend_of, completed
+from tracelens.predict.projection.overheads import NO_OPTIONS, PLAIN, ProjectionOptions, Software, backend_of
 from tracelens.predict.workload import memory
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
@@ -207,10 +207,9 @@ def project(
     UsageError for degrees that do not divide the model, a schedule that cannot do them, an operation that nobody
     prices on the device.
     """
-    priced_on, assumed = completed(system)
-    rate = priced_on.device.rate("matrix", parallel.computed_in)
+    rate = system.device.rate("matrix", parallel.computed_in)
     if rate is None and isinstance(backends, str):  # what a trace measured needs no rate
-        raise UsageError(f"{priced_on.device.name} has no {parallel.computed_in.rate} rate: choose another --precision")
+        raise UsageError(f"{system.device.name} has no {parallel.computed_in.rate} rate: choose another --precision")
     name = schedule or ("interleaved" if parallel.vpp > 1 else "1f1b")
     if parallel.pp == 1:  # nothing to interleave
         name, parallel = "1f1b", replace(parallel, vpp=1)
@@ -218,7 +217,7 @@ def project(
     job = Job(
         model=model,
         parallel=replace(parallel, vpp=order.chunks(parallel.vpp)),
-        system=priced_on,
+        system=system,
         sequence=sequence,
         order=order,
         backend=backend_of(backends),
@@ -230,7 +229,7 @@ def project(
     step_us, breakdown = ran.step_us, ran.breakdown(ran.busiest)
     flops = model.flops_per_token(sequence).training * (_WITHOUT_WGRAD if parallel.lora else 1)
     tflops = flops * job.parallel.global_batch * sequence / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
-    notes = (system.note, assumed, unmeasured(system, backends), _of_origami(job), _near_full(parallel, stages))
+    notes = (system.note, system.device.assumed, unmeasured(system, backends), _of_origami(job))
     return Projection(
         model=model,
         parallel=parallel,
@@ -241,10 +240,10 @@ def project(
         breakdown_us=breakdown,
         stages=stages,
         tflops_gpu=tflops,
-        mfu=None if rate is None else tflops / rate.peak_tflops_s * priced_on.device.clock_scale,
+        mfu=None if rate is None else tflops / rate.peak_tflops_s * system.device.clock_scale,
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
-        notes=tuple(filter(None, notes)),
+        notes=tuple(filter(None, (*notes, _near_full(parallel, stages)))),
         backends=backends,
         job=job,
         run=ran,

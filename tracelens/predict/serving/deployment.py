@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from tracelens.backends import System
+from tracelens.backends.base import hbm_peak
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import FigureTable
 from tracelens.files.option_fields import BACKENDS
@@ -512,6 +513,8 @@ class Deployment(Record, frozen=True, kw_only=True):
         known = [name.removeprefix(_ALL_REDUCE) for name in algorithms() if name.startswith(_ALL_REDUCE)]
         if self.collective is not None and self.collective not in known:
             raise UsageError.unknown("all-reduce algorithm", self.collective, known)
+        if hbm_peak(self.system.device) is None:
+            raise UsageError(f"{self.system.device.name} has no HBM rate: add one to its file (docs/devices.md)")
 
     def spans(self, name: str, *, is_apart: bool = False, is_known: bool = False) -> ServingResiduals | None:
         """The engine's ``residuals`` or ``first_residuals`` of what the server is like, one of ``LEFT_OUT``, or of what

@@ -26,7 +26,7 @@ from tracelens.perf_models import Collective, PerfModel
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.topology import Group, Topology
 from tracelens.predict.projection.chunk_timing import exposed_share
-from tracelens.predict.projection.overheads import PLAIN, LayerCosts, Software, backend_of, completed
+from tracelens.predict.projection.overheads import PLAIN, LayerCosts, Software, backend_of
 from tracelens.predict.projection.pipeline import REDUCED_BYTES, hop_us
 from tracelens.predict.projection.projection_options import Strategy
 from tracelens.predict.projection.search import ANYTHING, PLACES, Constraints, Feasible, pipeline_time
@@ -120,7 +120,7 @@ class CorrectedRules:
     @property
     def costs(self) -> LayerCosts:
         """What layers are made of and take."""
-        system, backend = completed(self.system)[0], backend_of(self.backends)
+        system, backend = self.system, backend_of(self.backends)
         return LayerCosts(
             model=self.model, system=system, sequence=self.space.sequence, backend=backend, software=self.software[0]
         )
