@@ -395,8 +395,25 @@ class StepLoad(NamedTuple):
     adapters: int = 0
 
 
+class TokenCount(NamedTuple):
+    """What times of token-linear operations depend on: all ``tokens``, those that the busiest data-parallel rank has of
+    them, ``adapters``, and whether experts take as long as in steps that are replayed from a graph.
+    """
+
+    tokens: int
+    own: int
+    adapters: int
+    is_replayed: bool
+
+
 class StepCost:
-    """The step cost of one replica. UsageError where the model cannot be divided as asked, or its type has no rate."""
+    """The step cost of one replica. UsageError where the model cannot be divided as asked, or its type has no rate.
+
+    In steps with prompts on one data-parallel rank, experts take as long as measured fused layers. They take as long as
+    their products in decode steps, which graphs replay, and behind an exchange of tokens (SGLang's ep_moe/layer.py
+    calls DeepGEMM there); but of an engine with ``expert_rows`` as layers everywhere. Layers without the fixed time
+    that measurements hold (21.5 us for FP8 on H200) are farther from published decode steps than products are.
+    """
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
@@ -412,6 +429,7 @@ class StepCost:
         doubt = engine.doubt(model.name, self.system.device.name)
         self.notes = [*self._links.notes, *([doubt] if doubt else [])]
         self._rank = self._device()
+        self._replayed = self._in_decode_steps()
         self.layers = model.layers
         if parallel.pp > len(self.layers):
             raise UsageError(f"pp {parallel.pp} needs at least as many layers; {model.name} has {len(self.layers)}")
@@ -431,7 +449,7 @@ class StepCost:
             if batch_ops.core_ops(self._rank, letter, b=1, new=1, past=1)
         }
         self._attention_blocks = [(times, model.blocks.count(letter)) for letter, times in self._attention.items()]
-        self._linear: dict[tuple[int, int, int], dict[str, int]] = {}
+        self._linear: dict[TokenCount, dict[str, int]] = {}
         self._lines: dict[tuple[int, int], DecodeLine] = {}
         self._heads: dict[int, int] = {}
         self._sums = functools.cache(self._summed)
@@ -488,6 +506,7 @@ class StepCost:
     def _device(self) -> InferenceRank:
         model, parallel, precision = self.deployment.model, self.deployment.parallelism, self.deployment.precision
         narrow = {dtype for dtype in (precision.linear, precision.experts) if dtype is not None}
+        is_fused = parallel.dp == 1 or self.deployment.engine.expert_rows
         return InferenceRank(
             shape=model,
             local=batch_ops.sharded(model, tp=parallel.tp, expert_shards=parallel.stage_devices // parallel.ep),
@@ -502,7 +521,7 @@ class StepCost:
             experts=precision.experts,
             kv=precision.kv,
             lora=0 if self.deployment.adapters is None else self.deployment.adapters.rank,
-            fused=_fused_types(self.system.device) if self.deployment.engine.expert_rows else frozenset(),
+            fused=_fused_types(self.system.device) if is_fused else frozenset(),
             expert_rows=self.deployment.engine.expert_rows,
             multiplied=frozenset(
                 each
@@ -510,6 +529,12 @@ class StepCost:
                 if each is not DType.INT4 and self.system.device.rate("matrix", each) is not None
             ),
         )
+
+    def _in_decode_steps(self) -> InferenceRank:
+        """The device as graphs replay it; itself where its experts take as long in any step."""
+        if self.deployment.engine.expert_rows or not self._rank.fused or self._rank.shape.experts is None:
+            return self._rank
+        return dataclasses.replace(self._rank, fused=frozenset())
 
     def mixed(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
@@ -690,13 +715,15 @@ class StepCost:
     ) -> Iterator[LayerCall]:
         """The operations of one layer, as ``layer_operations``: cores with their times."""
         own, by_rank = self._by_rank(tokens, chunks, batch)
+        device = self._rank
         if batch and not chunks:
             tokens, own, *_ = self._decode_load(batch)
+            device = self._replayed
         elif chunks:
             tokens = self._sent(tokens, own)
         halves = 2 if self._is_split(own) and self._exchanging(kind) else 1
         tokens, adapters = -(-tokens // halves), self.adapters(len(chunks) + batch)
-        rank = dataclasses.replace(self._rank, busiest=-(-own // halves), adapters=adapters)
+        rank = dataclasses.replace(device, busiest=-(-own // halves), adapters=adapters)
         for letter in kind:
             ops = batch_ops.device_block_ops(rank, letter, tokens)
             names = [op.name for op in ops if op.is_core]
@@ -871,22 +898,25 @@ class StepCost:
         unit = FS_PER_US * self.deployment.engine.device_scale
         return [0 if math.isnan(time) else round(time * unit) for time in self.estimates(models).time_us.tolist()]
 
-    def _tokens(self, tokens: int, own: int, adapters: int) -> dict[str, int]:
-        """Time of a block of each letter, but its core of attention, and of the embedding, where the busiest
-        data-parallel rank has ``own`` of the tokens, and so many adapters.
-        """
-        if (tokens, own, adapters) not in self._linear:
-            first = (tokens - 1) // _BLOCK * _BLOCK + 1
-            several = range(first, first + _BLOCK) if self._rank.dp == 1 and tokens <= LARGEST_TABULATED else ()
-            self._tabulate([(count, count, adapters) for count in several] or [(tokens, own, adapters)])
-        return self._linear[tokens, own, adapters]
+    def _tokens(self, count: TokenCount) -> dict[str, int]:
+        """Time of a block of each letter, but its core of attention, and of the embedding."""
+        if count not in self._linear:
+            first = (count.tokens - 1) // _BLOCK * _BLOCK + 1
+            several = range(first, first + _BLOCK) if self._rank.dp == 1 and count.tokens <= LARGEST_TABULATED else ()
+            self._tabulate([count._replace(tokens=each, own=each) for each in several] or [count])
+        return self._linear[count]
 
-    def _tabulate(self, counts: Iterable[tuple[int, int, int]]) -> None:
-        ops: list[tuple[tuple[int, int, int], tuple[str, ...], LayerOp]] = []
+    def _count(self, tokens: int, own: int, adapters: int, kernels: Kernels) -> TokenCount:
+        """Tokens of a step; where experts take as long however it is launched, of one with prompts."""
+        return TokenCount(tokens, own, adapters, kernels == "low_latency" and self._replayed is not self._rank)
+
+    def _tabulate(self, counts: Iterable[TokenCount]) -> None:
+        ops: list[tuple[TokenCount, tuple[str, ...], LayerOp]] = []
         for count in counts:
             names = [letter + part for letter in self._letters for part in ("", _SHARED, _BEFORE)]
             self._linear[count] = dict.fromkeys([*names, _EMBEDDING], 0)
-            tokens, rank = count[0], dataclasses.replace(self._rank, busiest=count[1], adapters=count[2])
+            rank = self._replayed if count.is_replayed else self._rank
+            tokens, rank = count.tokens, dataclasses.replace(rank, busiest=count.own, adapters=count.adapters)
             for letter in self._letters:
                 ops += [(count, *each) for each in _by_part(letter, batch_ops.device_block_ops(rank, letter, tokens))]
             ops += [(count, (_EMBEDDING,), op) for op in batch_ops.embedding_ops(rank, tokens)]
@@ -916,10 +946,11 @@ class StepCost:
         for times in self._attention.values():
             times.foresee(batches, knot_index(1, longest) + 2)
         decoding = [self._decode_load(batch) for batch in batches]
-        counts = {(load.tokens, load.own, load.adapters) for load in decoding}
-        counts |= {(self._sent(tokens, own), own, 0) for tokens, own in mixed if self.deployment.adapters is None}
+        counts = {self._count(load.tokens, load.own, load.adapters, load.kernels) for load in decoding}
+        if self.deployment.adapters is None:
+            counts |= {self._count(self._sent(tokens, own), own, 0, "normal") for tokens, own in mixed}
         if self._overlap == "two-batch":
-            counts |= {(-(-tokens // 2), -(-own // 2), adapters) for tokens, own, adapters in counts}
+            counts |= {each._replace(tokens=-(-each.tokens // 2), own=-(-each.own // 2)) for each in counts}
         self._tabulate([count for count in counts if count not in self._linear])
         heads = {load.rows for load in decoding}.union(rows)
         self._price_heads([count for count in heads if count not in self._heads])
@@ -949,7 +980,8 @@ class StepCost:
 
     def _scaled_tokens(self, load: StepLoad, parts: int) -> dict[str, int]:
         """As ``_tokens``, in ``parts`` one after the other."""
-        linear = self._tokens(-(-load.tokens // parts), -(-load.own // parts), load.adapters)
+        count = self._count(-(-load.tokens // parts), -(-load.own // parts), load.adapters, load.kernels)
+        linear = self._tokens(count)
         scale = load.scale * parts
         return linear if scale == 1 else {letter: round(fs * scale) for letter, fs in linear.items()}
 

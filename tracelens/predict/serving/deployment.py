@@ -200,14 +200,14 @@ class Engine(Record, frozen=True, kw_only=True):
     host memory, one of ``CACHE_LOADS``; ``graph_batches``: the sizes of decode batches that it captured as graphs, to
     which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64); ``expert_rows``: of how many rows the blocks
     are of which it multiplies one for each FP8 expert whatever its rows, in fused layers as slow as measured ones (0:
-    only rows that there are, as fast as the products of which layers are made); ``pads_prompts``: data-parallel ranks
-    pad steps with prompts to the longest, and experts compute the padding. ``residuals``: where measured points were
-    beside estimates of the time per token, ``first_residuals`` of the time to the first one, by what was left out
-    (``LEFT_OUT``); ``computes`` and ``most_devices``: on devices of which compute capabilities points ran, and on how
-    many at most. ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the device's memory less
-    weights, activations and ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free.
-    ``source`` says where the constants come from, ``fitted_model`` and ``fitted_device`` of what, where that is one
-    model on one device.
+    only rows that there are, as fast as the products of which layers are made but in steps with prompts on one
+    data-parallel rank); ``pads_prompts``: data-parallel ranks pad steps with prompts to the longest, and experts
+    compute the padding. ``residuals``: where measured points were beside estimates of the time per token,
+    ``first_residuals`` of the time to the first one, by what was left out (``LEFT_OUT``); ``computes`` and
+    ``most_devices``: on devices of which compute capabilities points ran, and on how many at most. ``kv_tokens``
+    overrides the pool that is computed from ``memory_share`` of the device's memory less weights, activations and
+    ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free. ``source`` says where the
+    constants come from, ``fitted_model`` and ``fitted_device`` of what, where that is one model on one device.
     """
 
     name: str = "default"

@@ -103,10 +103,10 @@ def _groups(cost: StepCost, mix: Mix, linear: Callable[..., Any], ends: Callable
     """The operations of one step. Tokens share what layers do for all of them."""
     tokens, chunks, rows, _, batch, context = mix
     prompt = sum(new for new, _ in chunks) / max(tokens, 1)
-    # The table is of steps with prompts alone, which may take longer
-    scale = cost.prompt_share_scale(tokens, batch) / cost.prompt_share_scale(tokens, 0)
+    # The table is of steps with prompts alone, which may take longer, or of steps that decode
+    scale = cost.prompt_share_scale(tokens, batch) / cost.prompt_share_scale(tokens, 0) if chunks else 1.0
     for kind, count in Counter(cost.layers).items():
-        yield linear(cost, kind, tokens), prompt, count * scale
+        yield linear(cost, kind, tokens, 0 if chunks else batch), prompt, count * scale
         yield cost.core_operations(kind, chunks, 0, 0), 1, count
         yield cost.core_operations(kind, (), batch, context), 0, count
     yield ends(cost, tokens, rows), prompt, 1
@@ -129,8 +129,10 @@ def _parts(
     return defaultdict(float, {name: fs / whole for name, fs in found.items()})
 
 
-def _linear(cost: StepCost, kind: str, tokens: int) -> list[tuple[str, PerfModel, int]]:
-    return cost.layer_operations(kind, tokens, (), 0, 0)
+def _linear(cost: StepCost, kind: str, tokens: int, batch: int) -> list[tuple[str, PerfModel, int]]:
+    """A layer's operations but cores of attention."""
+    cores = {name for name, *_ in cost.core_operations(kind, (), batch, 0)}
+    return [op for op in cost.layer_operations(kind, tokens, (), batch, 0) if op[0] not in cores]
 
 
 def _ends(cost: StepCost, tokens: int, rows: int) -> list[tuple[str, PerfModel, int]]:
