@@ -447,12 +447,9 @@ def test_a_server_on_a_device_without_a_memory_rate_is_refused() -> None:
 
 
 def test_hopper_with_more_bandwidth_and_fewer_units_decodes_by_its_bandwidth_and_reads_prompts_slower() -> None:
-    """At rates alone an H20 took a third of an H100's time per token; its memory is 4.0 / 3.35 = 1.19 times as fast.
-
-    It has an H100's constants of products, none of small kernels: a norm takes 0, not 3.0 us.
-    """
+    """At rates alone an H20 took a third of an H100's time per token; its memory is 4.0 / 3.35 = 1.19 times as fast."""
     h20, h100 = (
         tracelens.serve("qwen3-30b-a3b", device, concurrency=1, requests=4).summary for device in ("h20", "h100-sxm")
     )
-    assert 1 < h100["tpot_p50_ms"] / h20["tpot_p50_ms"] < 1.5
+    assert 1 < h100["tpot_p50_ms"] / h20["tpot_p50_ms"] < 1.19
     assert h20["ttft_p50_ms"] > 1.5 * h100["ttft_p50_ms"]

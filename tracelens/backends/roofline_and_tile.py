@@ -9,7 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import PRICED, Backend, Basis, ColumnBatch, EstimateTable, Floats, System, backend
+from tracelens.backends.base import (
+    PRICED,
+    Backend,
+    Basis,
+    ColumnBatch,
+    EstimateTable,
+    Floats,
+    System,
+    backend,
+    hbm_peak,
+)
 from tracelens.backends.tiles import pricer_of
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import PowerConstants, Rate
@@ -64,9 +74,7 @@ class Roofline(Backend):
             tb_s=hbm.peak_tb_s if hbm else None,
             wire_gb_s=link.gb_s if link else None,
         )
-        undecided = _undecided(columns, rates)
-        if hbm is None or hbm.peak_tb_s is None:
-            undecided |= columns.hbm_bytes > 0
+        undecided = _undecided(columns, rates) | ((columns.hbm_bytes > 0) & (hbm_peak(device) is None))
         time_us = np.where(undecided, np.nan, _largest(achievable))
         # argmax takes the first of equals: compute, memory, wire.
         largest = np.where(np.isnan(achievable), -1.0, achievable).argmax(axis=0)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import Backend, EstimateTable, System
+from tracelens.backends.base import Backend, EstimateTable, System, hbm_peak
 from tracelens.backends.chain import chain
 from tracelens.backends.roofline_and_tile import Tile
 from tracelens.errors import UsageError
@@ -193,7 +193,8 @@ def priced(ops: Iterable[PerfModel], backend: Backend, system: System) -> tuple[
             system.joined()
         dtype = model.compute_dtype
         what = type(model).__name__ if dtype is None else f"{type(model).__name__} in {dtype.rate}"
-        why = "its file lacks the memory's rate" if dtype is None else "choose another --precision"
+        is_rated = dtype is not None and hbm_peak(system.device) is not None
+        why = "choose another --precision" if is_rated else "its file lacks the memory's rate"
         raise UsageError(f"no backend can estimate {what} on {system.device.name}: {why}")
     return dict(zip(models, sustained_us(found, models, system).tolist(), strict=True)), found
 
