@@ -18,7 +18,10 @@ from pathlib import Path
 from PIL import Image
 
 import tracelens as tl
+from tracelens.backends import System
 from tracelens.cli import main as command
+from tracelens.report.charts import line_chart
+from tracelens.report.document import Document, section
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
@@ -67,6 +70,7 @@ def main() -> int:
             shown = Path(folder) / f"{name}.html"
             command([*words.split(), "-o", str(shown)])
             _shoot(browser, shown, PICTURES / f"{name}.png", 1200, height)
+        limits_picture(browser, Path(folder))
         workbook_picture(browser, Path(folder))
     return 0
 
@@ -131,6 +135,28 @@ def _shoot(browser: str, page: Path, target: Path, width: int, height: int) -> N
     )  # fmt: skip
     image = Image.open(target).convert("RGB")
     image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(target, optimize=True)
+
+
+#: The picture of one server at several power limits, in W, with so many requests at once.
+LIMITED, LIMITS_W, AT_ONCE = "power_limits", (700, 500, 350), (2, 4, 8, 16, 32, 64, 128)
+
+
+def limits_picture(browser: str, folder: Path) -> None:
+    """J per output token against tokens/s per GPU of Llama 3.1 70B in FP8 on 4 H100."""
+    lines = {}
+    for watts in LIMITS_W:
+        system = System.load("dgx-h100").at_power(watts)
+        served = [
+            tl.serve("llama3.1-70b", system, tp=4, weights="fp8", concurrency=n, requests=4 * n).summary
+            for n in AT_ONCE
+        ]
+        lines[f"{watts} W"] = [(each["output_tokens_per_s"] / 4, each["energy_j_per_output_token"]) for each in served]
+    across = f"output tokens/s per GPU, {AT_ONCE[0]} to {AT_ONCE[-1]} requests at once"
+    chart = line_chart(lines, across, "J per output token at power limits of each GPU")
+    named = Document(title="Llama 3.1 70B in FP8 on 4 x H100", kind="power", sections=[section("limits", "", chart)])
+    page = folder / f"{LIMITED}.html"
+    page.write_bytes(named.page())
+    _shoot(browser, page, PICTURES / f"{LIMITED}.png", 1200, 540)
 
 
 #: The name of the picture of the workbook, and how many pixels of its two sheets it shows.

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from docs.generate_query import lake_page
+from docs.take_pictures import LIMITED, SHOTS, TERMINAL, WORKBOOK
 from docs.take_pictures import PAGES as PICTURED
-from docs.take_pictures import SHOTS, TERMINAL, WORKBOOK
 from example_traces.generate_moe_ep_step import write as write_ranks
 from tests.conftest import row_by_row
 from tracelens import errors
@@ -65,7 +65,7 @@ def test_every_picture_is_shown_and_there() -> None:
     assert (
         {path.name for path in (DOCS / "pictures").glob("*.png")}
         == named
-        == {*map("{}.png".format, (*SHOTS, *PICTURED, TERMINAL, WORKBOOK))}
+        == {*map("{}.png".format, (*SHOTS, *PICTURED, LIMITED, TERMINAL, WORKBOOK))}
     )
 
 

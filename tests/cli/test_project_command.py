@@ -101,6 +101,9 @@ def test_without_a_degree_the_fastest_split_that_fits_is_taken_and_named(
     assert count is not None
     assert f"of {count[1]} configurations that fit" in found
     printed = next(line for line in found.splitlines() if line.startswith("  tracelens project "))
+    low = re.search(r"likely too low, by some (\d+) %", first)
+    assert low is not None
+    assert abs(float(re.findall(r"around \+([\d.]+) %", found)[0]) - int(low[1])) <= 0.5
     assert set(words[words.index("--gpus") : words.index("--global-batch")]) <= set(printed.split())
 
 

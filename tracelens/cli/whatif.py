@@ -112,11 +112,11 @@ def _energy(found: EnergyChange) -> str:
 
 
 def _lines(found: WhatIf) -> Iterator[str]:
-    from tracelens.types.units import shown_ms, shown_percent
+    from tracelens.types.units import shown_change, shown_ms, shown_percent
 
     what = "step" if found.has_steps else "window"
     before, after = found.before.step_us, found.after.step_us
-    change = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
+    change = f" ({shown_change(after / before - 1)})" if before else ""
     yield f" {trace_name(found.plan.subject.table.source)}"
     yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{_interval(found)}"
     yield from _unchanged(found)

@@ -47,12 +47,15 @@ def gain_range(finding: verdict.Finding) -> str:
     return f"{high} ms" if low == high else f"{low}\N{EN DASH}{high} ms"
 
 
-def together_text(together: verdict.FixesTogether) -> str:
-    """``33.7 ms now, 29.5 after fix 1, 29.5 after 1-2; then the host limits it``: what a step, or the window, takes."""
+def together_text(together: verdict.FixesTogether, most: int | None = None) -> str:
+    """``33.7 ms now, 29.5 after fix 1, 29.5 after 1-2; then the host limits it``: what a step, or the window, takes.
+    ``most``: after how many of the fixes, of which nothing is said to limit it.
+    """
     now, *after = map(shown_ms, together.step_us)
+    after = after[:most]
     applied = ["fix 1", *(f"1-{n}" for n in range(2, len(after) + 1))]
     parts = [f"{now} ms now", *(f"{ms} after {which}" for ms, which in zip(after, applied, strict=False))]
-    limit = {"host": "the host", "device": "the GPU"}.get(together.limited_by or "")
+    limit = {"host": "the host", "device": "the GPU"}.get("" if most else together.limited_by or "")
     return ", ".join(parts) + (f"; then {limit} limits it" if limit else "")
 
 
@@ -142,7 +145,7 @@ def _host_bounds(steps: verdict.Steps | None, busy: verdict.Busy, what: str) -> 
         return ""
     if busy.idle_causes and busy.idle_causes[0][0] in (UNKNOWN, UNRECORDED):
         return ""
-    of = "all" if work_us >= steps.time_us else shown_ms(work_us)
+    of = "all" if work_us >= steps.time_us or shown_ms(work_us) == shown_ms(steps.time_us) else shown_ms(work_us)
     bounds = "The host bounds" if busy.busy < _GPU_BOUND else "The host and the GPU both bound"
     takes = f"host work takes {of} of {shown_ms(steps.time_us)} ms"
     return f"{bounds} {what}: {takes}, and the GPU is busy {shown_percent(busy.busy)}."

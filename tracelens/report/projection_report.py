@@ -259,7 +259,7 @@ def _winner(found: Answer) -> list[str]:
     if again is not None:
         step_s = again.step_us / 1e6
         lines.append(f"  the event graph (tracelens project) gives {step_s:.3f} s, {shown_change(step_s / t - 1)}")
-        lines += _command(found, best)
+        lines += _command(found)
         lines += _refined(found, step_s)
     parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
     lines.append("  " + ", ".join(f"{shown_percent(value / t)} {word}" for value, word in parts if value / t >= 0.005))
@@ -298,13 +298,22 @@ def change_of(reason: Reason) -> str:
     return ", ".join(f"{_NAMES.get(name, name)} {value}" for name, value in (degrees or reason.differs).items())
 
 
-def _command(found: Answer, row: pd.Series) -> list[str]:
-    """The projection of ``row`` as a command, where it has options for all of it."""
+def _command(found: Answer) -> list[str]:
+    """The projection of the best row as a command; where no options ask for its places in a node, of the best for which
+    they do.
+    """
     from tracelens.predict.projection.project import options_of_row
 
-    request, split = found.request, options_of_row(found, row)
-    if split is None:
+    request, best = found.request, found.best.head(len(found.fits))
+    for number in range(len(best)):
+        row = best.iloc[number]
+        split = options_of_row(found, row)
+        if split is not None:
+            break
+    else:
         return []
+    slower = shown_change(float(row["t"] / best["t"].iloc[0]) - 1)
+    lines = [f"  no option sets these places in a node; the best with the usual ones, {slower}:"] * (number > 0)
     given: dict[str, Any] = {"model": request.model, "cluster": request.cluster, "gpus": row["n_gpus"]}
     given |= {name: split[name] for name in ("tp", "cp", "pp", "vpp", "ep", "zero")}
     given |= {"micro-batch": split["micro_batch"], "global-batch": request.global_batch}
@@ -312,7 +321,7 @@ def _command(found: Answer, row: pd.Series) -> list[str]:
     given |= {"recompute": split["recompute"], "recompute-modules": ",".join(split.get("recompute_modules", ())) or 1}
     given |= {"schedule": split.get("schedule", 1), "framework": request.framework or POOLED}
     words = (f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if name == "tp" or value != 1)
-    return [f"  tracelens project {' '.join(words)}"]
+    return [*lines, f"  tracelens project {' '.join(words)}"]
 
 
 def _configuration(row: pd.Series, global_batch: int) -> str:

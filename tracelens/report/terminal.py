@@ -44,14 +44,20 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     wrote = [_Row(text=f" wrote {entry}") for entry in written[:2]]
     least = _categories_to_name(summary)
     rows: list[_Row] = []
-    # All notices but the first go, then what to try, then small categories and the last findings: never the categories
-    # that most of the time is in
-    cuts = ((_NOTICES, 4, True, _CATEGORIES, _FINDINGS), (1, 4, True, _CATEGORIES, _FINDINGS),
-            (1, 4, False, _CATEGORIES, _FINDINGS), (1, 4, False, 0, _FINDINGS), (1, 4, False, 0, 2),
-            (1, 4, False, 0, 1), (1, 1, False, 0, 1))  # fmt: skip
-    for notices, lines, tries, most, found in cuts:
+    # All notices but the first go, then what to try, then small categories, the last findings and their names: never
+    # the categories that most of the time is in
+    cuts = ((_NOTICES, 4, True, _CATEGORIES, _FINDINGS, True), (1, 4, True, _CATEGORIES, _FINDINGS, True),
+            (1, 4, False, _CATEGORIES, _FINDINGS, True), (1, 4, False, 0, _FINDINGS, True), (1, 4, False, 0, 2, True),
+            (1, 4, False, 0, 1, True), (1, 1, False, 0, 1, True), (1, 1, False, 0, 1, False))  # fmt: skip
+    for notices, lines, tries, most, found, named in cuts:
         table = [*_table(summary, max(most, least)), *_lines(figures.impossible_text(summary), _YELLOW)]
-        rows = [*above, *table, *_findings(summary, found, tries=tries), *_notices(summary, notices, lines), *wrote]
+        rows = [
+            *above,
+            *table,
+            *_findings(summary, found, tries=tries, named=named),
+            *_notices(summary, notices, lines),
+            *wrote,
+        ]
         if len(rows) <= _LINES:
             break
     texts = ((row.style if color else "", clipped(terminal_text(row.text.rstrip()), WIDTH)) for row in rows)
@@ -238,8 +244,10 @@ def _rate_cells(row: CategoryRow) -> str:
     return f" {_bar(row.share)}{tflops:>9}{tb_s:>11} {bound:<9}{roofline:>9}"
 
 
-def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
-    """``tries``: whether to say what to try, and what limits the gain."""
+def _findings(summary: Summary, most: int, *, tries: bool, named: bool) -> Iterator[_Row]:
+    """``tries``: whether to say what to try, and what limits the gain; ``named``: whether to add up findings beyond
+    ``most``, by name.
+    """
     shown, unseen = summary.findings[:most], summary.unseen
     if not shown and unseen is None:
         return
@@ -260,8 +268,9 @@ def _findings(summary: Summary, most: int, *, tries: bool) -> Iterator[_Row]:
             yield from _lines(finding.limited_by, "", first="   ")
         if finding.remedy and tries and finding is not fixed:
             yield from _lines(f"try: {finding.remedy}", _DIM, first="   ")
-    yield from _named(summary, len(shown))
-    yield from _together(summary)
+    if named:
+        yield from _named(summary, len(shown))
+    yield from _together(summary, None if named else len(shown))
 
 
 def _named(summary: Summary, shown: int) -> Iterator[_Row]:
@@ -273,11 +282,11 @@ def _named(summary: Summary, shown: int) -> Iterator[_Row]:
             yield _Row(text=f" {number} {name.ljust(WIDTH - 4 - len(gain))}{gain}")
 
 
-def _together(summary: Summary) -> Iterator[_Row]:
-    """What the first findings gain one on top of the other."""
+def _together(summary: Summary, most: int | None) -> Iterator[_Row]:
+    """What the first findings, or the first ``most`` of them, gain one on top of the other."""
     if summary.together is not None:
         whole = "step" if summary.steps else "window"
-        for line in _wrapped(f"together: the {whole} takes {figures.together_text(summary.together)}", WIDTH - 2):
+        for line in _wrapped(f"together: the {whole} takes {figures.together_text(summary.together, most)}", WIDTH - 2):
             yield _Row(text=f" {line}")
 
 

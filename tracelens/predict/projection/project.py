@@ -55,12 +55,13 @@ _PLACED = (("tp1", "nv_tp1"), ("tp2", "nv_tp2"), ("dp", "nv_dp"), ("pp", "nv_pp"
 
 
 class BestSplit(Record, frozen=True, kw_only=True):
-    """``options`` of a projection that make the split; ``fitting``: how many splits fit. ``unsearched``: options given
-    that the search does not know.
+    """``options`` of a projection that make the split; ``fitting``: how many splits fit; ``curse``: by which share its
+    step is likely to take longer, being the best of them. ``unsearched``: options given that the search does not know.
     """
 
     options: dict[str, Any]
     fitting: int
+    curse: float
     is_batch_given: bool
     unsearched: tuple[str, ...]
 
@@ -82,10 +83,11 @@ class BestSplit(Record, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """Which split this is, of how many, for which global batch."""
         source = "" if self.is_batch_given else f", {_SEQUENCES_PER_GPU} per GPU (--global-batch)"
+        low = f" The best of many estimates is likely too low, by some {100 * self.curse:.0f} %." * (self.curse >= 0.01)
         known = f" The search does not know {', '.join(self.unsearched)}." if self.unsearched else ""
         return (
             f"No degree was given, so tracelens took the fastest of {self.fitting:,} splits that fit: {self.words}. "
-            f"The global batch is {self.options['global_batch']:,} sequences{source}.{known}"
+            f"The global batch is {self.options['global_batch']:,} sequences{source}.{known}{low}"
         )
 
     def command(self, line: Collection[str], given: Collection[str]) -> list[str]:
@@ -110,17 +112,17 @@ def best_split(
         gpus=ranks, global_batch=batch, sequence=asked.sequence, precision=(str(asked.precision),),  # type: ignore[arg-type]
         backend=asked.backend, framework=asked.framework, fix=tuple(f"{k}={v}" for k, v in fixed.items()),
     )  # fmt: skip
-    options, fitting = _searched(model, cluster, search)
+    options, fitting, curse = _searched(model, cluster, search)
     if options is None:
         # A split that fills the memory is better than none; the memory table shows it.
-        options, fitting = _searched(model, cluster, replace(search, memory_headroom=0.0))
+        options, fitting, curse = _searched(model, cluster, replace(search, memory_headroom=0.0))
     if options is None:
         return None
     asked_for = (each for each in fields(ProjectOptions) if each.name in given and each.name not in _SEARCHED)
     unsearched = [(each.metadata["option"].flags or (f"--{each.name.replace('_', '-')}",))[0] for each in asked_for]
     kept = {name: getattr(asked, name) for name in ("recompute", "schedule") if name in given}
     return BestSplit(
-        options={**options, **kept, "global_batch": batch}, fitting=fitting,
+        options={**options, **kept, "global_batch": batch}, fitting=fitting, curse=curse,
         is_batch_given=asked.global_batch is not None, unsearched=tuple(unsearched),
     )  # fmt: skip
 
@@ -136,12 +138,15 @@ def _fixed(asked: ProjectOptions, given: Collection[str]) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _searched(model: str, cluster: str, options: SearchOptions) -> tuple[dict[str, Any] | None, int]:
-    """The options of the best split, and how many splits fit. Points of a sweep that ask the same are searched once."""
+def _searched(model: str, cluster: str, options: SearchOptions) -> tuple[dict[str, Any] | None, int, float]:
+    """The options of the best split, how many fit, and ``winners_curse``. Points of a sweep that ask the same are
+    searched once.
+    """
     found = answer(Request.of(model, cluster, options))
     rows = (row for _, row in found.best.head(len(found.fits)).iterrows())
     splits = (options_of_row(found, row) for row in rows)
-    return next((split for split in splits if split), None), sum(map(len, found.ranking().values()))
+    best = next((split for split in splits if split), None)
+    return best, sum(map(len, found.ranking().values())), 0.0 if best is None else found.winners_curse
 
 
 def options_of_row(found: Answer, row: pd.Series) -> dict[str, Any] | None:
