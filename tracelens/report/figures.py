@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.idle.idle_time import UNKNOWN, UNRECORDED
 from tracelens.analysis.verdict import summary as verdict
 from tracelens.backends.base import bound_name
 from tracelens.files.cells import Value, plain_values
@@ -121,6 +120,8 @@ def bound_sentence(summary: verdict.Summary) -> str:
     is most of the step, which host and device wait for alike; how long the GPU was busy, and most of the rest. Empty
     without device work.
     """
+    from tracelens.analysis.idle.idle_time import UNKNOWN
+
     busy, steps = summary.busy, summary.steps
     if busy is None or not busy.total_us:
         return ""
@@ -140,6 +141,8 @@ def bound_sentence(summary: verdict.Summary) -> str:
 
 def _host_bounds(steps: verdict.Steps | None, busy: verdict.Busy, what: str) -> str:
     """That the host does; empty where its own work is not the step, or most idle time is a wait without a cause."""
+    from tracelens.analysis.idle.idle_time import UNKNOWN, UNRECORDED
+
     work_us = None if steps is None else steps.host_work_us
     if steps is None or work_us is None or work_us < _HOST_BOUND * steps.time_us or busy.exposed_comm > _MOST:
         return ""

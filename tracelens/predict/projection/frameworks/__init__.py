@@ -203,7 +203,8 @@ def unmeasured(system: System, backends: str | Backend) -> str | None:
     device = system.device
     if device.calibration("gemm", "bf16") is None:
         return f"no measured GEMM times of {device.label}: at its rates alone, a step is faster than any real one"
-    if _architecture(device) in {_architecture(HardwareSpec.load(name)) for name in frameworks()[POOLED].seen}:
+    seen, mine = frameworks()[POOLED].seen, _architecture(device)
+    if device.name in seen or any(_architecture(HardwareSpec.load(name)) == mine for name in seen):
         return None if backends == BACKENDS else NO_INTERVAL
     return f"no published step ran on the architecture of {device.label}: how far off this one is, is unknown"
 
