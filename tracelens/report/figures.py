@@ -240,7 +240,10 @@ def step_notes(steps: verdict.Steps) -> Iterator[str]:
     if steps.on_device and steps.host_us is not None:
         which = "each" if steps.on_device == steps.count else f"{steps.on_device} of them"
         starts = "and starts the step" if steps.count == 1 else f"per step and starts {which}"
-        clock.append(f"the host takes {shown_ms(steps.host_us)} ms {starts} while the GPU runs earlier work")
+        takes, work = shown_ms(steps.host_us), shown_ms(steps.host_work_us or 0.0)
+        bounds = (steps.host_work_us or 0.0) >= _HOST_BOUND * steps.time_us
+        waits = f" ({work} without waits)" if bounds and work != takes else ""
+        clock.append(f"the host takes {takes} ms{waits} {starts} while the GPU runs earlier work")
     if clock:
         yield "; ".join(clock)
 
