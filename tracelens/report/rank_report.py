@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from tracelens.analysis.ranks import rank_collectives, rank_times
-from tracelens.analysis.ranks.job_context import rank_sheets
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import RankOptions, find_logs_of_devices, find_traces, job_folder
 from tracelens.analysis.ranks.rank_summary import ranks_text
@@ -69,7 +68,7 @@ class RankReport(NamedSheets):
     """Named tables of a job's ranks, and what they add up to. ``report["straggler_summary"]`` is a DataFrame."""
 
     def __init__(self, result: RanksAnalysis, column_names: str = KEYS) -> None:
-        super().__init__(sheets_of(result.frames, rank_sheets()), column_names)
+        super().__init__(sheets_of(result.frames, rank_times.rank_sheets()), column_names)
         self.result = result
 
     @property

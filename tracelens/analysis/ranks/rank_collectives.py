@@ -7,14 +7,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.ranks import job_context
-from tracelens.analysis.ranks.job_context import COLLECTIVE, GROUP, GROUP_RANKS, SIZE, JobContext
 from tracelens.analysis.ranks.matching import JobCalls, matched_rows
 from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL, CommunicationCall, ranks_text
+from tracelens.analysis.ranks.rank_times import JobContext
 from tracelens.analysis.reading.process_groups import bus_gb_s
-from tracelens.analysis.sheets.shared_columns import CALLS, STREAM
+from tracelens.analysis.sheets import built_in
 from tracelens.perf_models.collective import bus_factor
-from tracelens.schema import column_set, count, identifier, mb, number, percent, sheet, statistics, text, us
 from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 NCCL_LONG_TITLE = "nccl_long"
@@ -24,11 +22,7 @@ NCCL_SUMMARY_IMPLICIT_SYNC_TITLE = "nccl_summary_implicit_sync"
 NCCL_ALL2ALLV_TITLE = "nccl_all2allv"
 
 
-@sheet("groups", order=92, columns=column_set(
-    GROUP, GROUP_RANKS, SIZE,
-    count("matched", "Collectives found on at least two ranks."),
-    count("unmatched", "Calls without a counterpart in any trace."),
-))  # fmt: skip
+@built_in("groups")
 def groups_frame(job: JobContext) -> pd.DataFrame:
     """Process groups (or pairs of ranks, or streams): matched and unmatched calls."""
     calls = job.calls
@@ -52,17 +46,7 @@ def groups_frame(job: JobContext) -> pd.DataFrame:
     )
 
 
-@sheet(NCCL_LONG_TITLE, order=130, json=None, columns=column_set(
-    job_context.RANK, job_context.ID, job_context.GROUP, job_context.COLLECTIVE, job_context.SIZE, job_context.DTYPE,
-    job_context.IN_NELEMS, job_context.OUT_NELEMS, job_context.IN_SPLIT, job_context.OUT_SPLIT, STREAM,
-    job_context.STEP,
-    us("start_us", "Start on the clock of the first host, from the earliest call."),
-    us("duration_us", "Duration, waiting included."),
-    us("wait_us", f"{job_context.WAITING} Empty without a counterpart."),
-    us("transfer_us", "Duration - wait time. Empty without a counterpart."),
-    us("exposed_us", "Part of the duration without computation on the rank."),
-    job_context.IN_MB, job_context.OUT_MB,
-))  # fmt: skip
+@built_in(NCCL_LONG_TITLE)
 def nccl_long_frame(job: JobContext) -> pd.DataFrame:
     """Communication calls by rank."""
     calls, waited = job.calls, job.waited
@@ -111,23 +95,7 @@ def _known(numbers: Ints) -> npt.NDArray[np.object_]:
     return result
 
 
-@sheet(NCCL_SUMMARY_LONG_TITLE, order=60, columns=column_set(
-    job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE, job_context.IN_NELEMS,
-    job_context.OUT_NELEMS, job_context.IN_MB,
-    statistics(
-        ("sum", "mean", "median", "std", "min", "max"),
-        us("duration_us", "Duration of the call on one rank, including the wait for other ranks."),
-    ),
-    us("wait_us_sum", f"Sum over the matched calls. {job_context.WAITING}"),
-    CALLS,
-    number(
-        "effective_bus_gb_s",
-        "Bus bandwidth as in nccl-tests, from the median duration, waiting included: a lower bound. Empty without a "
-        "recorded group and size.",
-        unit="GB/s",
-        optional=True,
-    ),
-))  # fmt: skip
+@built_in(NCCL_SUMMARY_LONG_TITLE)
 def nccl_summary_long_frame(job: JobContext) -> pd.DataFrame:
     """Communication calls of all ranks by distinct call."""
     long = job.frames[NCCL_LONG_TITLE]
@@ -161,13 +129,7 @@ def _by_time(rows: pd.DataFrame, time: str, *texts: str) -> pd.DataFrame:
     )
 
 
-@sheet(RANK_COLLECTIVES_TITLE, order=110, json=None, columns=column_set(
-    job_context.ID, job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.STEP,
-    job_context.FULL, job_context.PRESENT, job_context.LATENCY, job_context.WAIT_MEAN, job_context.SKEW,
-    us("end_skew_us", "Latest - earliest end over the ranks, on one clock."),
-    job_context.ALGORITHM, job_context.BUS, job_context.LAST,
-    identifier("first_rank", "Rank that started first."),
-))  # fmt: skip
+@built_in(RANK_COLLECTIVES_TITLE)
 def rank_collectives_frame(job: JobContext) -> pd.DataFrame:
     """Matched collectives.
 
@@ -241,28 +203,14 @@ def _full_bytes(messages: list[CommunicationCall], word: str) -> float | None:
     return max(sizes_in, default=None)
 
 
-_OVER = ("mean", "median", "min", "max")
-_SPREAD = (job_context.LATENCY, job_context.ALGORITHM, job_context.BUS, job_context.SKEW, job_context.WAIT_MEAN)
-NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS = column_set(
-    job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE, job_context.FULL,
-    us("wait_per_rank_us_sum", "Mean wait time of the ranks, summed over the collectives."),
-    job_context.WAITING_SHARE,
-    text(
-        "verdict",
-        "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive (skew "
-        "within the clock uncertainty, or below 70 % and all may have waited for a rank that was not recorded).",
-        width=26,
-    ),
-    *(statistics(_OVER, column) for column in _SPREAD),
-    CALLS,
-)  # fmt: skip
+_SPREAD = ("comm_latency_us", "algo_gb_s", "bus_gb_s", "start_skew_us", "wait_per_rank_us")
 #: Shares of waiting in a collective's time below and above which one word says it all.
 _MOSTLY_TRANSFER, _MOSTLY_WAITING = 0.3, 0.7
 TRANSFER, SKEWED, MIXED, INCONCLUSIVE = "transfer-dominated", "arrival-skew-dominated", "mixed", "inconclusive"
 SEND_RECV = "send/recv"
 
 
-@sheet(NCCL_SUMMARY_IMPLICIT_SYNC_TITLE, columns=NCCL_SUMMARY_IMPLICIT_SYNC_COLUMNS, order=40)
+@built_in(NCCL_SUMMARY_IMPLICIT_SYNC_TITLE)
 def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
     """Matched collectives by collective, group, type and size."""
     collectives = job.frames[RANK_COLLECTIVES_TITLE]
@@ -272,10 +220,9 @@ def nccl_summary_implicit_sync_frame(job: JobContext) -> pd.DataFrame:
     rows = []
     for key, part in collectives.groupby(keys, dropna=False, sort=False):
         row: dict[str, object] = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
-        for column in _SPREAD:
-            values = part[column.key].astype(float)
-            for name in _OVER:
-                row[f"{column.key}_{name}"] = getattr(values, name)()
+        for figure in _SPREAD:
+            values = part[figure].astype(float)
+            row |= {f"{figure}_{name}": getattr(values, name)() for name in ("mean", "median", "min", "max")}
         wait, transfer = float(part["wait_per_rank_us"].sum()), float(part["comm_latency_us"].sum())
         row["waiting_percent"] = 100 * wait / (wait + transfer) if wait + transfer > 0 else 0.0
         row["wait_per_rank_us_sum"] = wait
@@ -298,13 +245,7 @@ def wait_verdict(wait: float, transfer: float, skew_us: float, residual_us: floa
     return TRANSFER if share < _MOSTLY_TRANSFER else SKEWED if share > _MOSTLY_WAITING else MIXED
 
 
-@sheet(NCCL_ALL2ALLV_TITLE, order=100, json=None, columns=column_set(
-    job_context.ID, job_context.GROUP, job_context.SIZE, job_context.COLLECTIVE, job_context.DTYPE, job_context.PRESENT,
-    job_context.TOTAL, job_context.WALL, job_context.LATENCY, job_context.SKEW, job_context.THROUGHPUT,
-    number("rank_gb_s_max", "Largest input / duration of a rank.", unit="GB/s"),
-    number("rank_gb_s_min", "Smallest input / duration of a rank.", unit="GB/s"),
-    job_context.IMBALANCE, job_context.LAST,
-))  # fmt: skip
+@built_in(NCCL_ALL2ALLV_TITLE)
 def nccl_all2allv_frame(job: JobContext) -> pd.DataFrame:
     """Matched all-to-alls."""
     calls, found = job.calls, job.found
@@ -355,22 +296,14 @@ def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> 
     }
 
 
-_MEANS = (job_context.TOTAL, job_context.WALL, job_context.THROUGHPUT, job_context.IMBALANCE, job_context.SKEW)
-
-
-@sheet("nccl_summary_all2allv", order=80, columns=column_set(
-    job_context.COLLECTIVE, job_context.GROUP, job_context.SIZE, job_context.DTYPE,
-    *(statistics(("mean",), column) for column in _MEANS),
-    statistics(("max",), job_context.IMBALANCE),
-    CALLS,
-))  # fmt: skip
+@built_in("nccl_summary_all2allv")
 def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
     """All-to-alls by group."""
     all_to_alls = job.frames[NCCL_ALL2ALLV_TITLE]
     if all_to_alls.empty:
         return all_to_alls
     keys = ["group_name", "group_size", "collective", "dtype"]
-    numbers = [column.key for column in _MEANS]
+    numbers = ["total_sent_mb", "wall_us", "throughput_gb_s", "size_imbalance", "start_skew_us"]
     grouped = all_to_alls.astype(dict.fromkeys(numbers, float)).groupby(keys, dropna=False, sort=True)
     result = grouped[numbers].mean()
     result.columns = [f"{name}_mean" for name in numbers]
@@ -379,13 +312,7 @@ def nccl_summary_all2allv_frame(job: JobContext) -> pd.DataFrame:
     return result.reset_index()
 
 
-@sheet("nccl_all2allv_heatmap", order=94, columns=column_set(
-    identifier("src_rank", "Global rank that sends."),
-    identifier("dst_rank", "Global rank that receives; the share a rank keeps is left out."),
-    mb("sent_mb_sum", "Bytes sent, from recorded split sizes; evenly split if none were recorded."),
-    mb("sent_mb_mean", "Bytes sent per call."),
-    count("operation_count", "All-to-alls."),
-))  # fmt: skip
+@built_in("nccl_all2allv_heatmap")
 def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
     """Bytes between pairs of ranks in all-to-alls.
 
@@ -419,14 +346,7 @@ def nccl_all2allv_heatmap_frame(job: JobContext) -> pd.DataFrame:
     )  # fmt: skip
 
 
-@sheet("overlap", order=50, columns=column_set(
-    COLLECTIVE, GROUP, CALLS,
-    us("duration_us_sum", "Sum of the durations on all ranks; overlapping calls count twice."),
-    us("exposed_us_sum", "Part without computation on the rank."),
-    percent("exposed_percent", "Share of the durations."),
-    us("hidden_us_sum", "Part that overlaps computation."),
-    text("hidden_by", "Overlapping computation, as shares of the durations.", width=60),
-))  # fmt: skip
+@built_in("overlap")
 def overlap_frame(job: JobContext) -> pd.DataFrame:
     """Communication by collective and group: exposed time, and the computation that hides the rest.
 

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.ranks import matching
-from tracelens.analysis.ranks.job_context import DeviceUse, JobContext
 from tracelens.analysis.ranks.matching import Clocks, JobCalls, align_clocks, match_calls
 from tracelens.analysis.ranks.rank_files import RankOptions, RankProgress, ReadRanks, read_ranks
 from tracelens.analysis.ranks.rank_summary import CommunicationCall, RankSummary, ranks_text
+from tracelens.analysis.ranks.rank_times import DeviceUse, JobContext
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.files.executors import PROCESSES, open_executor

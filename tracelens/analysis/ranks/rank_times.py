@@ -1,21 +1,25 @@
-"""Sheets of a job's ranks: time, stragglers, cost by step, pipeline bubbles, clocks, token exchanges."""
+"""Sheets of a job's ranks: time, stragglers, cost by step, pipeline bubbles, clocks, token exchanges; what all of
+them are made from (``JobContext``), and their registry.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache, cached_property
+from importlib import import_module
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.intervals import Ints, union_by_group
-from tracelens.analysis.ranks import job_context
-from tracelens.analysis.ranks.job_context import COLLECTIVE, HOST, RANK, STEP, WAITING, JobContext
-from tracelens.analysis.ranks.matching import collective_rows, is_between_two, own_cost_ns
-from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp, ranks_text
-from tracelens.analysis.sheets import sheet_row
-from tracelens.analysis.sheets.shared_columns import CALLS, NAME
-from tracelens.schema import LAST, column_set, count, identifier, number, percent, sheet, text, us
+from tracelens.analysis.ranks import matching
+from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp, RankSummary, ranks_text
+from tracelens.analysis.sheets import built_in, collect_sheets, columns_of, sheet_rows
+from tracelens.analysis.sheets.context import Frames
+from tracelens.registry import Registry
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
@@ -26,19 +30,45 @@ PIPELINE_BUBBLES_TITLE = "pipeline_bubbles"
 RANK_EXCHANGES_TITLE = "ep_long"
 
 
-@sheet("ranks", order=10, columns=column_set(
-    RANK,
-    text("file", "Name of the trace file.", width=40),
-    HOST,
-    count("events", "Events in the file."),
-    count("communication_calls", "Communication kernels, or gloo calls on the host."),
-    us("total_us", "From the first device event to the end of the last."),
-    us("computation_us", "Time in which computation ran."),
-    us("exposed_comm_us", "Time in which communication ran without computation."),
-    us("total_comm_us", "Time in which communication ran."),
-    us("idle_us", "Time in which nothing ran."),
-    text("note", "Parts of the file that could not be used.", width=44, optional=True),
-))  # fmt: skip
+@cache
+def rank_sheets() -> Registry:
+    """Title -> sheet function of the multi-rank report."""
+    modules = ("rank_collectives", "rank_times")
+    return collect_sheets([import_module(f"{__package__}.{name}") for name in modules])
+
+
+class DeviceUse(Record, frozen=True, kw_only=True):
+    """Means of a log's samples of a rank's device, from its first to its last call; None where not sampled."""
+
+    power_w: float | None
+    clock_mhz: float | None
+
+
+class JobContext(Record, frozen=True, kw_only=True, eq=False, dict=True):
+    """The ranks of a job and their calls on the first host's clock. ``devices``: logged use of a rank's device."""
+
+    ranks: Mapping[int, RankSummary]
+    calls: matching.JobCalls
+    clocks: matching.Clocks
+    devices: Mapping[int, DeviceUse] = msgspec.field(default_factory=dict)
+
+    @cached_property
+    def found(self) -> matching.Instances:
+        """The matched collectives."""
+        return matching.instances(self.calls)
+
+    @cached_property
+    def waited(self) -> Ints:
+        """How long (ns) each call waited for the last rank."""
+        return matching.waiting_ns(self.calls, self.found)
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The frames of all sheets by title."""
+        return Frames(rank_sheets(), self)
+
+
+@built_in("ranks")
 def ranks_frame(job: JobContext) -> pd.DataFrame:
     """Ranks: trace file, computation, communication, idle time."""
     rows, parts = [], ("total", "computation", "exposed_comm", "total_comm", "idle")
@@ -57,22 +87,7 @@ def ranks_frame(job: JobContext) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-UNENDED_COLUMNS = column_set(
-    job_context.GROUP,
-    identifier("sequence", "Number of the call in its group, the same on all ranks."),
-    COLLECTIVE,
-    text(
-        "problem",
-        "differs: another call, size or type on some ranks; not called: ranks have not come to a call in which others "
-        "wait; not ended.",
-        width=14,
-    ),
-    text("ranks", "Ranks that differ, have not called it, or wait in it.", width=16),
-    text("text", "What each rank has come to.", width=90),
-)  # fmt: skip
-
-
-@sheet(UNENDED_TITLE, columns=UNENDED_COLUMNS, order=15)
+@built_in(UNENDED_TITLE)
 def unended_frame(job: JobContext) -> pd.DataFrame | None:
     """Calls that differ between ranks or have not ended, of logs without a profiler.
 
@@ -82,29 +97,10 @@ def unended_frame(job: JobContext) -> pd.DataFrame | None:
         return None
     from tracelens.analysis.ranks.job_logs import unended
 
-    return pd.DataFrame(unended(job.ranks), columns=[*UNENDED_COLUMNS])
+    return pd.DataFrame(unended(job.ranks), columns=[*columns_of(UNENDED_TITLE)])
 
 
-@sheet(RANK_TIMES_TITLE, order=20, columns=column_set(
-    RANK,
-    us(
-        "cost_us",
-        "How much sooner, at most, collectives would have begun if only this rank had been on time; without its own "
-        "earlier waits for other ranks.",
-    ),
-    us("caused_wait_us", "Time in which another rank waited in a collective that this rank joined last, summed over "
-                         "those ranks."),
-    count("times_arrived_last", "Collectives in which the rank started last."),
-    count("times_arrived_first", "Collectives in which the rank started first."),
-    percent("arrived_last_percent", "Share of the collectives in which the rank started last."),
-    us("wait_us_sum", "Time in which the rank waited in at least one of its collectives. Those of several streams, or "
-                      f"on the host, wait at the same time. {WAITING}"),
-    us("wait_us_mean", f"Mean over its collectives. {WAITING}"),
-    count("num_collectives", "Matched collectives of the rank, without sends and receives."),
-    us("duration_us_sum", "Sum of the durations, waiting included."),
-    number("power_w", "Power of its device: mean of the log's samples.", unit="W", optional=True),
-    number("sm_clock_mhz", "SM clock of its device: mean of the log's samples.", unit="MHz", optional=True),
-))  # fmt: skip
+@built_in(RANK_TIMES_TITLE)
 def rank_times_frame(job: JobContext) -> pd.DataFrame:
     """Ranks by the cost of their late arrivals, the costliest first.
 
@@ -113,12 +109,12 @@ def rank_times_frame(job: JobContext) -> pd.DataFrame:
     receives are left out: a stage of a pipeline waits in them for its turn.
     """
     calls, found, waited = job.calls, job.found, job.waited
-    rows = collective_rows(calls)
+    rows = matching.collective_rows(calls)
     if not len(rows):
         return pd.DataFrame()
     n = len(calls.ranks)
     rank = calls.rank[rows]
-    is_collective = ~is_between_two(calls)
+    is_collective = ~matching.is_between_two(calls)
     complete = np.flatnonzero((found.present > 1) & (found.latest_start > found.earliest_start) & is_collective)
     last, first = found.last[complete], found.first[complete]
     start, until = calls.start[rows], calls.start[rows] + waited[rows]
@@ -126,7 +122,7 @@ def rank_times_frame(job: JobContext) -> pd.DataFrame:
     caused = np.bincount(pairs // n, weights=union_by_group(pair, start, until, len(pairs)), minlength=n)
     count = np.bincount(rank, minlength=n)
     summed_wait = np.bincount(rank, weights=waited[rows], minlength=n) / NS_PER_US
-    cost = np.bincount(last, weights=own_cost_ns(calls, found, waited)[complete], minlength=n)
+    cost = np.bincount(last, weights=matching.own_cost_ns(calls, found, waited)[complete], minlength=n)
     arrived_last = np.bincount(last, minlength=n)
     rows_of_ranks = pd.DataFrame(
         {
@@ -151,17 +147,7 @@ def rank_times_frame(job: JobContext) -> pd.DataFrame:
     return shown.sort_values(order, ascending=[False, False, True, True], kind="stable").reset_index(drop=True)
 
 
-@sheet(STEP_COST_TITLE, order=30, columns=column_set(
-    STEP,
-    us("step_us_median", "Median over the ranks."),
-    us("step_us_min", "Shortest over the ranks."),
-    us("step_us_max", "Longest over the ranks."),
-    identifier("slowest_rank", "Rank that waited least for others."),
-    us("slowest_wait_us", "Time in which the slowest rank waited in at least one collective (no send/recv)."),
-    us("others_wait_us", "The same, mean over the other ranks."),
-    us("cost_us", "Wait time of the others - wait time of the slowest: the most the step would gain if this rank kept "
-                  "up; less where the others' hosts need the time, which a rank's own report counts."),
-))  # fmt: skip
+@built_in(STEP_COST_TITLE)
 def step_cost_frame(job: JobContext) -> pd.DataFrame:
     """Steps: the slowest rank and its cost.
 
@@ -169,7 +155,7 @@ def step_cost_frame(job: JobContext) -> pd.DataFrame:
     what the step would gain, at most, if that rank were as fast as the mean of the others.
     """
     calls, ranks, waited = job.calls, job.ranks, job.waited
-    rows = collective_rows(calls)
+    rows = matching.collective_rows(calls)
     rows = rows[calls.step[rows] >= 0]
     numbers = [set(summary.step_number[summary.step_number >= 0].tolist()) for summary in ranks.values()]
     common = sorted(set.intersection(*numbers)) if numbers else []
@@ -199,19 +185,7 @@ def step_cost_frame(job: JobContext) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-@sheet(PIPELINE_BUBBLES_TITLE, order=82, columns=column_set(
-    identifier("pipeline", "Ranks joined by sends and receives."),
-    identifier("stage", "Position of the rank in the pipeline."),
-    RANK,
-    count("steps", "Complete steps of the rank; without steps, 1 window."),
-    us("step_us", "Mean step time."),
-    us("computation_us", "Mean per step."),
-    us("p2p_exposed_us", "Sends and receives without computation, per step."),
-    us("other_exposed_us", "Other communication and copies without computation, per step."),
-    us("idle_us", "Time in which nothing ran, per step."),
-    us("bubble_us", "Exposed sends and receives plus idle time, per step. An upper bound: a host may also be late."),
-    percent("bubble_percent", "Share of the step time."),
-))  # fmt: skip
+@built_in(PIPELINE_BUBBLES_TITLE)
 def pipeline_bubbles_frame(job: JobContext) -> pd.DataFrame:
     """Ranks of a pipeline: computation, sends and receives, bubbles.
 
@@ -254,19 +228,7 @@ def pipeline_bubbles_frame(job: JobContext) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-@sheet("clocks", order=90, columns=column_set(
-    HOST,
-    text("ranks", "Ranks of the host.", width=30),
-    us("offset_us", "How far the clock is ahead of the first host's at mid-trace; subtracted."),
-    number("drift_ppm", "How much faster the clock runs (µs per second); subtracted.", shape="0.000", unit="ppm"),
-    us(
-        "residual_us",
-        "Robust standard deviation (1.4826 MAD) of end-time differences after the correction. Smaller skew is not "
-        "significant.",
-    ),
-    count("points", "Collectives shared with the reference host."),
-    text("fitted_to", "Reference host of the clock fit.", width=18),
-))  # fmt: skip
+@built_in("clocks")
 def clocks_frame(job: JobContext) -> pd.DataFrame:
     """Hosts: offset and drift of the clock against the first host."""
     return pd.DataFrame(
@@ -285,17 +247,7 @@ def clocks_frame(job: JobContext) -> pd.DataFrame:
     )
 
 
-@sheet(RANK_EXCHANGES_TITLE, order=120, json=None, columns=column_set(
-    NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, job_context.STEP, job_context.EXCHANGE_RATES,
-    job_context.EXCHANGE_BYTES,
-    count("tokens", "Rows passed to the op."),
-    count("hidden", "Elements per row."),
-    count("kernels", "Communication kernels of the call."),
-    us("kernel_us", "Busy time of the kernels, waiting included."),
-    us("wait_us", f"Over the kernels of the call. {job_context.WAITING}"),
-    us("transfer_us", "Token-moving kernels, from the start of the last rank."),
-    job_context.LAST,
-))  # fmt: skip
+@built_in(RANK_EXCHANGES_TITLE)
 def rank_exchanges_frame(job: JobContext) -> pd.DataFrame:
     """Token exchanges by rank.
 
@@ -417,13 +369,6 @@ def rate_tb_s(nbytes: float | None, time_us: float) -> float | None:
 
 
 EP_SUMMARY_TITLE = "ep_summary"
-EP_SUMMARY_COLUMNS = column_set(
-    NAME, job_context.GROUP, job_context.SIZE, job_context.RANK, CALLS, job_context.EXCHANGE_RATES,
-    job_context.WAITING_SHARE, job_context.EXCHANGE_BYTES,
-    us("kernel_us_mean", "Busy time of the kernels per call, waiting included."),
-    us("wait_us_mean", f"Over the kernels of the call. {job_context.WAITING}"),
-    us("transfer_us_mean", "Token-moving kernels, from the start of the last rank."),
-)  # fmt: skip
 
 
 def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
@@ -467,15 +412,9 @@ def _rate(rows: pd.DataFrame, time: str) -> float | None:
     return None if megabytes is None else rate_tb_s(megabytes * BYTES_PER_MB, float(rows[time].sum()))
 
 
-SHEETS = (
-    sheet_row(
-        EP_SUMMARY_TITLE, 70, LAST, "Token exchanges by op and group, with effective and true bandwidth.",
-        lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=False),
-        EP_SUMMARY_COLUMNS.values(),
-    ),
-    sheet_row(
-        "ep_by_rank", 84, LAST, "Token exchanges by op, group and rank.",
-        lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=True),
-        EP_SUMMARY_COLUMNS.values(),
-    ),
-)  # fmt: skip
+SHEETS = sheet_rows(
+    {
+        EP_SUMMARY_TITLE: lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=False),
+        "ep_by_rank": lambda job: exchange_summary(job.frames[RANK_EXCHANGES_TITLE], by_rank=True),
+    }
+)

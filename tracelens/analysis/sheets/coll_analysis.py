@@ -21,13 +21,12 @@ from tracelens.analysis.reading.process_groups import (
     collective_word,
     message_mb,
 )
+from tracelens.analysis.sheets import built_in
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.priced_calls import sorted_by
-from tracelens.analysis.sheets.shared_columns import ACHIEVABLE, CALLS, STREAM
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.backends import EstimateTable
 from tracelens.perf_models import Collective, WorkColumns
-from tracelens.schema import column_set, count, identifier, mb, number, sheet, statistics, text, us
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.dtypes import DType
@@ -49,39 +48,9 @@ _KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
 
 
 TITLE = "coll_analysis"
-COLUMNS = column_set(
-    text("collective", "Name in the trace.", width=24),
-    text("group_name", "Name in the trace.", width=20),
-    text("group_ranks", "Name in the trace.", width=26),
-    identifier("rank", "Rank of this trace."),
-    identifier("group_size", "Ranks in the process group."),
-    text("dtype", "Element type.", width=14),
-    count("in_nelems", "Elements this rank sends."),
-    count("out_nelems", "Elements this rank receives."),
-    text("in_split", "Elements sent to each rank; [] means evenly split.", width=26),
-    text("out_split", "Elements received from each rank; [] means evenly split.", width=26),
-    STREAM,
-    mb("in_mb", "Bytes this rank sends over the interconnect."),
-    mb("out_mb", "Bytes this rank receives over the interconnect."),
-    mb("expected_remote_mb", "Bytes of an all-to-all that leave the rank over the interconnect.", optional=True),
-    text("remote_from", "Split sizes behind the remote data; [] means evenly split.", width=18, optional=True),
-    statistics(
-        ("sum", "mean", "std", "min", "max"),
-        us("duration_us", "Kernel duration, including the wait for other ranks."),
-    ),
-    CALLS,
-    number(
-        "effective_bus_gb_s",
-        "Bus bandwidth as in nccl-tests, from the mean duration, waiting included.",
-        unit="GB/s",
-    ),
-    number("effective_bus_gb_s_shortest", "Bus bandwidth of the shortest call, which waited least.", unit="GB/s"),
-    text("sizes_from", "Source of sizes that the collective did not record.", width=30, optional=True),
-    ACHIEVABLE,
-)  # fmt: skip
 
 
-@sheet(TITLE, columns=COLUMNS, order=60, json=None)
+@built_in(TITLE)
 def frame(context: SheetContext) -> pd.DataFrame:
     """Collectives of this rank by distinct call."""
     rows = collective_rows(context.trace.table, context.trace.tree, context.activity)

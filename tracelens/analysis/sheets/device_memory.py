@@ -15,14 +15,12 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.calls import LAUNCH, copied_bytes, launch_floor_us
 from tracelens.analysis.grouping import Codes, by_number, first_of_each, last_begun, numbered
 from tracelens.analysis.intervals import Floats, Ints, union_ns
-from tracelens.analysis.sheets import sheet_row
-from tracelens.analysis.sheets.shared_columns import DURATIONS, HELD, RESERVED, START
+from tracelens.analysis.sheets import built_in, columns_of, sheet_rows
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.base import total_bytes
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import CopyPath, copy_path
-from tracelens.schema import column_set, count, flag, mb, number, percent, sheet, text, us
 from tracelens.trace.table import DramSamples, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
@@ -39,33 +37,7 @@ KERNEL_COUNTERS_TITLE = "kernel_counters"
 NO_OP = "(no op)"
 
 
-@sheet(COPIES_TITLE, order=70, json=50, columns=column_set(
-    text("parent_op", "Op that launched the copies.", width=46),
-    text("direction", "HtoD: host to device. DtoH: device to host. PtoP: device to device.", width=10),
-    text(
-        "host_memory",
-        "Pinned or pageable, from the name of the copy; unknown if the name does not say, empty between devices. A "
-        "pageable copy is copied twice by the driver and blocks the caller.",
-        width=14,
-    ),
-    count("copies", "Number of copies."),
-    us("duration_us_sum", DURATIONS),
-    mb("copied_mb", "Bytes copied; empty if no copy recorded them."),
-    number("gb_s", "Bytes / duration of the copies with recorded bytes.", shape="#,##0.00", unit="GB/s"),
-    text(
-        "path",
-        "Link of the copies: PCIe or C2C (CPU in the same package) to the host; the link between the devices, else "
-        "PCIe.",
-        width=8,
-    ),
-    number(
-        "path_gb_s",
-        "Peak of the link in one direction, from the device file; between devices, of one pair.",
-        shape="#,##0.0",
-        unit="GB/s",
-    ),
-    percent("percent_of_path_peak", "Bandwidth / peak of the link."),
-))  # fmt: skip
+@built_in(COPIES_TITLE)
 def copies_frame(context: SheetContext) -> pd.DataFrame | None:
     """Copies between the device and the host or another device, against the peak of their link."""
     found = copies(context.trace.table, context.activity, context.recording.device)
@@ -185,30 +157,7 @@ _BUSY = ("tensor_percent", "sm_active_percent")
 _MOST_AT_ONCE = 64
 
 
-@sheet("measured_hbm", order=66, json=160, columns=column_set(
-    text("kernel_name", "Only kernel that ran in these samples.", width=60),
-    count("samples", "Samples of the hardware counters."),
-    us("sampled_us", "Duration of these samples."),
-    us("kernel_us", "Sum of the kernel and copy durations within the samples."),
-    mb("read_mb", "HBM reads, measured.", optional=True),
-    mb("written_mb", "HBM writes, measured.", optional=True),
-    mb("measured_mb", "HBM reads and writes, measured."),
-    mb(
-        "model_mb",
-        "HBM traffic that the perf models predict, spread over the kernel time of each call. Empty if a kernel has no "
-        "perf model.",
-    ),
-    number("measured_tb_s", "Measured HBM traffic / kernel time.", unit="TB/s"),
-    number("model_tb_s", "HBM traffic of the perf models / kernel time.", unit="TB/s"),
-    number(
-        "measured_over_model",
-        "Below 1: caches held data, or the model counts too much. Above 1: data moved more than once, or the model "
-        "counts too little.",
-        shape="0.00",
-    ),
-    percent("tensor_percent", "How busy the tensor pipes were in these samples.", look="of_limit", optional=True),
-    percent("sm_active_percent", "Share of the time in which a multiprocessor had work.", optional=True),
-))  # fmt: skip
+@built_in("measured_hbm")
 def measured_hbm_frame(context: SheetContext) -> pd.DataFrame | None:
     """HBM traffic by kernel, measured (PM sampling, GPU metrics of Nsight Systems) and predicted by perf models."""
     samples = context.recorded.table.dram_samples
@@ -390,15 +339,6 @@ def names_of(table: TraceTable, rows: Ints) -> list[str | None]:
 #: Points of the timeline per device: of every stretch of time the event with most memory in it.
 MAX_POINTS = 1000
 
-MEMORY_TIMELINE_COLUMNS = column_set(
-    text("device", "Name as in torch.device.", width=14),
-    us("at_us", START),
-    mb("allocated_mb", HELD),
-    mb("reserved_mb", RESERVED),
-    mb("change_mb", "Size of the allocation; negative for a release."),
-    text("parent_op", "Innermost op that ran on the thread.", width=46),
-)  # fmt: skip
-
 
 def memory_timeline(table: TraceTable, tree: OpTree) -> pd.DataFrame | None:
     """Allocated and reserved memory over time, at most ``MAX_POINTS`` per device; None without allocator events."""
@@ -435,56 +375,7 @@ def _highest_of_each(held: Ints, most: int) -> Ints:
     return order[np.append(np.flatnonzero(np.diff(stretch[order])), len(held) - 1)]
 
 
-KERNEL_COUNTERS_COLUMNS = column_set(
-    text("op", "Op that launched the kernel.", width=36),
-    text("input_dims", "Input shapes of the op call.", width=36),
-    text("category", "Category of the op call.", width=20),
-    text("counted_op", "Op of the launches by the counter file (rocprof-compute --torch-trace).", optional=True),
-    text("kernel_name", "As the trace spells it; of a kernel that was not joined, as the counter file does.", width=50),
-    text("grid", "Blocks in x, y, z, as counted, or in all.", width=16, optional=True),
-    count("counted", "Launches that a counter file holds; of several files, of the one with most."),
-    count("recorded", "Launches of the kernel by these calls in the trace."),
-    text(
-        "joined_by",
-        "sequence of launches: the counted launches, in their order, are a run of the recorded ones, by name, grid and "
-        "block. name and grid: all recorded launches with these are of this op. in order: as many were counted as "
-        "recorded, or these several times over.",
-        width=22,
-    ),
-    text("not_joined", "Why the counted launches belong to no recorded kernel.", width=40, optional=True),
-    us("kernel_us_mean", "Mean duration of a launch in the trace."),
-    us("counted_us_mean", "Mean duration under the counter tool, which may fix clocks, empty caches.", optional=True),
-    percent("percent_of_roofline", "Of the op call, as in unified_perf_summary.", look="of_limit"),
-    text("roofline_bound", "What bounds the op call.", width=10),
-    number("gflops", "FLOPs of the op call by its perf model.", shape="#,##0.000", unit="GFLOP"),
-    mb("model_mb", "HBM bytes of the op call by its perf model."),
-    mb(
-        "hbm_mb",
-        "HBM bytes that a launch read and wrote, counted. Of AMD, what the L2 asked of memory: on MI300 the Infinity "
-        "Cache may have answered.",
-    ),
-    number(
-        "measured_over_model",
-        "Counted HBM bytes of all kernels of a call / bytes of its perf model; empty unless all were counted.",
-        shape="0.00",
-    ),
-    mb("l2_mb", "Bytes that a launch moved through the L2 cache, before HBM; counted.", optional=True),
-    percent("l2_hit_percent", "Accesses of the L2 cache that found their data there.", optional=True),
-    percent("hbm_percent", "Share of the HBM's peak rate, under the counter tool.", look="of_limit", optional=True),
-    percent("tensor_percent", "How busy the tensor (matrix) pipes were.", look="of_limit", optional=True),
-    percent("vector_percent", "How busy the vector pipes (FMA, else ALU) were.", look="of_limit", optional=True),
-    percent("occupancy_percent", "Active warps (waves) over what fits.", optional=True),
-    percent("sm_active_percent", "Share of the time in which a multiprocessor had work, on average.", optional=True),
-    percent("shared_memory_percent", "How busy the pipe to shared memory (LDS) was.", look="of_limit", optional=True),
-    percent("bank_conflict_percent", "Accesses of shared memory that bank conflicts added.", optional=True),
-    number("waves_per_sm", "Blocks over those that run at a time on the whole device.", shape="0.00", optional=True),
-    text("stall_reason", "Why warps waited most, as NVIDIA or AMD names the counter.", width=20, optional=True),
-    percent("stall_percent", "Share of all warp cycles that waited for this.", optional=True),
-    text("why", "Why the kernel is below its roofline, where two counters say the same; else empty.", width=60),
-)  # fmt: skip
-
-
-@sheet(KERNEL_COUNTERS_TITLE, columns=KERNEL_COUNTERS_COLUMNS, order=67, json=165)
+@built_in(KERNEL_COUNTERS_TITLE)
 def kernel_counters_frame(context: SheetContext) -> pd.DataFrame | None:
     """Hardware counters of --counters by op call and kernel, and the counted kernels that were not joined."""
     if not context.options.counters:
@@ -493,7 +384,7 @@ def kernel_counters_frame(context: SheetContext) -> pd.DataFrame | None:
     counted = _CountedGroups(len(first))
     left = counted.add(context, events, group)
     rows = [*_joined_rows(context, group, first, counted), *left]
-    return pd.DataFrame(rows, columns=["_row", *KERNEL_COUNTERS_COLUMNS]) if rows else None
+    return pd.DataFrame(rows, columns=["_row", *columns_of(KERNEL_COUNTERS_TITLE)]) if rows else None
 
 
 def _counted_events(context: SheetContext) -> tuple[Ints, Codes, Codes]:
@@ -739,14 +630,7 @@ def _pipe(seen: Mapping[str, Any]) -> str | None:
     )
 
 
-@sheet("memory_blocks", order=64, json=170, columns=column_set(
-    text("device", "Name as in torch.device; ROCm devices are also cuda.", width=14),
-    text("held_by", "Innermost Python lines outside PyTorch that allocated the blocks.", width=70),
-    mb("peak_mb", "Memory at the highest point of the recorded history."),
-    mb("end_mb", "Memory in the snapshot. The rows of a device add up to its reserved memory."),
-    count("blocks", "Blocks in the snapshot."),
-    mb("largest_mb", "Largest of these blocks."),
-))  # fmt: skip
+@built_in("memory_blocks")
 def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
     """Of the whole run: memory at the peak and in the --memory-snapshot, by allocating line."""
     rows = [
@@ -767,31 +651,9 @@ def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
     return pd.DataFrame(rows) if rows else None
 
 
-SHEETS = (
-    sheet_row(
-        "memory", 74, 140,
-        "Of the whole file: allocated memory by device, with the time and op of the peak.",
-        lambda c: memory_summary(c.recorded.table, c.recorded.tree),
-        text("device", "Name as in torch.device; ROCm devices are also cuda.", width=14),
-        count("allocations", "Recorded allocations."),
-        count("releases", "Recorded releases."),
-        mb("allocated_mb_sum", "Sum of the allocation sizes."),
-        mb("first_mb", HELD),
-        mb("peak_mb", HELD),
-        mb("last_mb", HELD),
-        mb("peak_reserved_mb", RESERVED),
-        us("peak_at_us", START),
-        text("peak_op", "Innermost op that ran at the peak.", width=46),
-        flag(
-            "counts_from_start",
-            "TRUE: no totals were recorded; amounts add up the recorded events from 0.",
-            width=10,
-        ),
-    ),
-    sheet_row(
-        "memory_timeline", 148, 150,
-        "Of the whole file: memory over time, at most 1000 points per device (the highest of each stretch of events).",
-        lambda c: memory_timeline(c.recorded.table, c.recorded.tree),
-        MEMORY_TIMELINE_COLUMNS.values(),
-    ),
-)  # fmt: skip
+SHEETS = sheet_rows(
+    {
+        "memory": lambda c: memory_summary(c.recorded.table, c.recorded.tree),
+        "memory_timeline": lambda c: memory_timeline(c.recorded.table, c.recorded.tree),
+    }
+)

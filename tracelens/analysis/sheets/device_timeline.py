@@ -13,10 +13,8 @@ from tracelens.analysis.idle.dependencies import MAX_EVENTS
 from tracelens.analysis.idle.idle_time import NEVER, Queue
 from tracelens.analysis.intervals import Covered, Floats, Ints
 from tracelens.analysis.reading.engine_steps import by_phase, iterations
-from tracelens.analysis.sheets import sheet_row
-from tracelens.analysis.sheets.shared_columns import CAUSE, COMPLETE, DURATIONS, PATH_KIND, START, STEP_DURATION
+from tracelens.analysis.sheets import built_in, sheet_rows
 from tracelens.analysis.verdict.summary import Unanswered
-from tracelens.schema import GENERAL, column_set, count, flag, identifier, number, percent, sheet, text, us
 from tracelens.trace.provenance import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.types.units import NS_PER_US, US_PER_S
@@ -32,76 +30,9 @@ IDLE_CAUSES_TITLE = "idle_causes"
 
 
 STEP_TIMES_TITLE = "steps"
-STEP_TIMES_COLUMNS = column_set(
-    identifier("step", "Number of the step in the trace."),
-    us("start_us", "Clock time of the trace."),
-    us("duration_us", "From the start of the step to the start of the next; the last step ends with its host code and "
-                      "device work."),
-    us("busy_us", "Time in which device work launched in the step ran."),
-    us("idle_us", "Duration - busy time."),
-    count("device_events", "Kernels and copies launched in the step."),
-    number(
-        "energy_j", "Modelled energy of the device: of the step's kernels, and of idle time (docs/energy.md).",
-        shape="#,##0.00", unit="J", optional=True,
-    ),
-    number("power_w", "Energy / duration.", shape="#,##0.0", unit="W", optional=True),
-    number(
-        "measured_j", "Energy of the device by samples of --power, else of the recording; empty with less than two.",
-        shape="#,##0.00", unit="J", optional=True,
-    ),
-    COMPLETE,
-    text(
-        "begins_with",
-        "host: the step begins with its first line of code. device: the host ran ahead, and the step begins when the "
-        "device has finished earlier work. before the first step: work launched before profiling began; in no step.",
-        width=20, number_format=GENERAL,
-    ),
-    us(
-        "host_period_us",
-        "From the start of the annotation to the start of the next; the last step ends with its launched work.",
-    ),
-    us(
-        "host_work_us",
-        "From the start of the annotation to the start of the next (the last: to its end), without calls that wait "
-        "for the GPU.",
-    ),
-    us(
-        "device_period_us",
-        "From the first kernel of the step to that of the next (the last: to its end), on the stream with most "
-        "events.",
-    ),
-    us("outside_us", "Device work of the step on other streams during a neighboring step; not in the busy time."),
-    us(
-        "left_out_us",
-        "Idle time of a first step whose host waited for work launched before profiling began; not in the duration.",
-    ),
-    us(
-        "recorded_us",
-        "How long the step took by the profile (line Steps of XLA), which is its duration then; there, nothing is said "
-        "of the host.",
-        optional=True,
-    ),
-)  # fmt: skip
 
 
-@sheet(INFERENCE_ITERATIONS_TITLE, order=76, json=20, columns=column_set(
-    identifier("step", "Number of the engine step, from 0, as --steps takes it."),
-    text("phase", "Prefill, decode or mixed, from the requests in the annotation of the step.", width=10),
-    count("context_requests", "Requests in prefill."),
-    count("context_tokens", "New tokens of these requests."),
-    count("generation_requests", "Requests in decode."),
-    count("generation_tokens", "New tokens of these requests."),
-    count("padded_requests", "Batch size of the captured graph that ran."),
-    count("past_tokens", "Tokens in the KV cache before the step, over all requests."),
-    us("duration_us", STEP_DURATION),
-    us("busy_us", "Time in which any device work of the step ran."),
-    us("attention_us", "Time in which attention over the KV cache ran, including cache writes."),
-    us("communication_us", "Time in which communication of the step ran."),
-    count("tokens_s", "New tokens / duration."),
-    count("device_events", "Kernels and copies."),
-    COMPLETE,
-    flag("steady", "TRUE: part of the steady window that --steps steady takes.", width=10),
-))  # fmt: skip
+@built_in(INFERENCE_ITERATIONS_TITLE)
 def inference_iterations_frame(context: SheetContext) -> pd.DataFrame | None:
     """Steps of a serving engine: requests, tokens and time."""
     engine = context.window.engine
@@ -160,14 +91,6 @@ def stream_overlap(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame 
 
 
 DEVICE_TIMELINE_TITLE = "launch_overhead"
-_HOST_TIME = "Duration of the call on the host."
-_LATENCY = (
-    "From the start of the call to the start of its first kernel, if the stream had no work left and no wait was just "
-    "issued."
-)
-_QUEUE_DEPTH = (
-    "Kernels launched on the stream and not finished when the call began, including those from before profiling."
-)
 
 
 def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) -> pd.DataFrame | None:
@@ -284,151 +207,20 @@ def _of_rows(steps: pd.DataFrame, values: Floats) -> Floats:
     return np.append(np.full(len(steps) - len(values), np.nan), values)
 
 
-SHEETS = (
-    sheet_row(
-        CRITICAL_PATH_TITLE, 14, 60,
-        "Critical path of the typical step (the longest chain of work and launches to its end), by kind of work.",
-        _critical_path,
-        PATH_KIND,
-        identifier("step", "Number of the typical step, whose path this is; empty: the whole window."),
-        count("segments", "Segments of this kind on the path."),
-        us("time_us", "Time on the path. With the row of the time not on the path, the column adds up to the step."),
-        percent("percent_of_path", "Share of the path length."),
-        percent("percent_of_step", "Share of the step time."),
-    ),
-    sheet_row(
-        "inference_phases", 52, 10,
-        "Prefill, decode and mixed steps of a serving engine, and its steady window.",
-        lambda c: None if (steps := c.frames.get(INFERENCE_ITERATIONS_TITLE)) is None else by_phase(steps),
-        text("phase", "Phase of the complete steps; the steady window has a row too.", width=18),
-        count("steps", "Engine steps of the phase."),
-        identifier("first_step", "Number of the first step."),
-        identifier("last_step", "Number of the last step."),
-        number("requests_mean", "Requests per step.", shape="#,##0.0"),
-        number("tokens_mean", "New tokens per step.", shape="#,##0.0"),
-        us("duration_us_median", STEP_DURATION),
-        us("duration_us_min", STEP_DURATION),
-        us("duration_us_max", STEP_DURATION),
-        percent("busy_percent", "Share of the step time in which the device was busy."),
-        percent("attention_percent", "Share of the busy time in attention over the KV cache."),
-        count("tokens_s", "New tokens / time of the steps; for decode, generated tokens."),
-    ),
-    sheet_row(
-        STEP_TIMES_TITLE, 50, None, "Of the whole file: all steps, also those outside of the scope.",
-        _steps,
-        STEP_TIMES_COLUMNS.values(),
-    ),
-    sheet_row(
-        "phases", 54, 100,
-        "GPU time of the forward pass, its recomputation by checkpointing, the backward pass and the optimizer.",
-        lambda c: c.attribution.phases.frame(c.activity) if c.attribution.phases.has_backward else None,
-        text(
-            "phase",
-            "Phase in which the host launched the work. backward: autograd engine. recompute: forward ops repeated by "
-            "checkpointing. optimizer: inside Optimizer.step. forward: all else. Annotations marked (F), (B) and (W) "
-            "take precedence; (W) is backward: weights, the weight gradients.",
-            width=22,
+SHEETS = sheet_rows(
+    {
+        CRITICAL_PATH_TITLE: _critical_path,
+        "inference_phases": lambda c: None if (s := c.frames.get(INFERENCE_ITERATIONS_TITLE)) is None else by_phase(s),
+        STEP_TIMES_TITLE: _steps,
+        "phases": lambda c: c.attribution.phases.frame(c.activity) if c.attribution.phases.has_backward else None,
+        "recompute": lambda c: (
+            p.by_op(c.trace.table, c.activity) if (p := c.attribution.phases).has_recompute else None
         ),
-        count("kernels", "Kernels and copies of the phase; each is in exactly one."),
-        us("kernel_us", DURATIONS),
-        us("busy_us", "Time in which any of them ran."),
-        percent("percent_of_kernels", "Share of the kernel time."),
-        percent("percent_of_forward", "Share of first and repeated runs together."),
-    ),
-    sheet_row(
-        "recompute", 80, 110, "Ops that checkpointing repeated: first and repeated runs.",
-        lambda c: c.attribution.phases.by_op(c.trace.table, c.activity) if c.attribution.phases.has_recompute else None,
-        text("name", "Op that launched the work.", width=46),
-        count("first_calls", "Calls in the forward pass."),
-        us("first_us", DURATIONS),
-        count("recompute_calls", "Calls that checkpointing repeated in the backward pass."),
-        us("recompute_us", DURATIONS),
-    ),
-    sheet_row(
-        "gpu_timeline", 10, None, "GPU time: computation, exposed communication, exposed copies, idle.",
-        lambda c: c.timeline.frame(),
-        text(
-            "type",
-            "Part of the window: computation + exposed_comm + exposed_memcpy + idle = total. Exposed communication "
-            "overlaps no computation; exposed copies overlap neither.",
-            width=24,
-        ),
-        us("time_us", "Time in which it ran; overlaps count once."),
-        percent("percent_of_window", "Share of total_time."),
-    ),
-    sheet_row(
-        IDLE_CAUSES_TITLE, 12, 30,
-        "GPU idle time by cause, over the complete steps (without steps: the window of gpu_timeline).",
-        lambda c: c.gaps.by_cause(),
-        CAUSE,
-        count("gaps", "Gaps with this cause, in which no stream of the device was busy."),
-        us(
-            "idle_us",
-            "Idle time with this cause in the complete steps; without steps, the column adds up to idle_time of "
-            "gpu_timeline.",
-        ),
-        us("idle_us_mean", "Mean idle time with this cause per gap."),
-        us("idle_us_max", "Longest idle time with this cause in one gap."),
-        percent("percent_of_idle", "Share of the idle time."),
-        percent(
-            "percent_of_window",
-            "Share of the time of the complete steps; without steps, of total_time in gpu_timeline.",
-        ),
-    ),
-    sheet_row(
-        "idle_gaps", 140, 40, "Longest GPU idle gaps, at most 100.",
-        lambda c: c.gaps.longest(c.recorded.table, c.recorded.tree),
-        us("start_us", START),
-        us("idle_us", "Length of the gap."),
-        CAUSE,
-        percent("percent_of_gap", "Share of the gap with this cause, its largest."),
-        us(
-            "queue_empty_us",
-            "Part of the gap with an empty queue; in the rest the device had queued work and waited.",
-        ),
-        text("kernel_before", "Kernel or copy that ended last before the gap.", width=60),
-        text("kernel_after", "Kernel or copy that ended the gap.", width=60),
-        text("op_after", "Op that launched the kernel after the gap.", width=46),
-    ),
-    sheet_row(
-        "critical_path_segments", 142, 70,
-        "Segments of the critical path in order of time; at most the 300 longest.",
-        lambda c: None if c.path is None else c.path.segments(c.recorded.table),
-        us("start_us", START),
-        us("time_us", "Length of the segment."),
-        PATH_KIND,
-        text("name", "Kernel that ran or waited to run; for host work, the op it led to.", width=60),
-        identifier("stream", "Stream of the kernel; empty for host work."),
-    ),
-    sheet_row(
-        "stream_overlap", 144, 90, "Time in which two streams were busy at once, by pair of streams.",
-        lambda c: stream_overlap(c.recorded.table, c.activity),
-        identifier("device_a", "Device of the first stream; -1: not recorded."),
-        identifier("stream_a", "First stream."),
-        identifier("device_b", "Device of the second stream; -1: not recorded."),
-        identifier("stream_b", "Second stream."),
-        us("busy_a_us", "Busy time of stream A."),
-        us("busy_b_us", "Busy time of stream B."),
-        us("both_us", "Time in which both streams were busy."),
-        percent("percent_of_a", "Both busy / busy time of A."),
-        percent("percent_of_b", "Both busy / busy time of B."),
-    ),
-    sheet_row(
-        DEVICE_TIMELINE_TITLE, 78, 80,
-        "Host cost of launches, and how often the device waited for them, by runtime or driver call.",
-        lambda c: launch_overhead(c.recorded.table, c.activity, c.queued),
-        text("launch_call", "Runtime or driver call; all: every call that launched device work.", width=32),
-        count("launches", "Calls that launched device work."),
-        count("kernels", "Kernels, copies and memsets launched."),
-        us("host_us_sum", _HOST_TIME),
-        us("host_us_mean", _HOST_TIME),
-        us("host_us_median", _HOST_TIME),
-        us("host_us_max", _HOST_TIME),
-        us("launch_latency_us_median", _LATENCY),
-        us("launch_latency_us_mean", _LATENCY),
-        us("launch_latency_us_max", _LATENCY),
-        number("queue_depth_mean", _QUEUE_DEPTH, shape="#,##0.0"),
-        count("queue_depth_max", _QUEUE_DEPTH),
-        percent("queue_empty_percent", "Share of the calls with queue depth 0."),
-    ),
-)  # fmt: skip
+        "gpu_timeline": lambda c: c.timeline.frame(),
+        IDLE_CAUSES_TITLE: lambda c: c.gaps.by_cause(),
+        "idle_gaps": lambda c: c.gaps.longest(c.recorded.table, c.recorded.tree),
+        "critical_path_segments": lambda c: None if c.path is None else c.path.segments(c.recorded.table),
+        "stream_overlap": lambda c: stream_overlap(c.recorded.table, c.activity),
+        DEVICE_TIMELINE_TITLE: lambda c: launch_overhead(c.recorded.table, c.activity, c.queued),
+    }
+)

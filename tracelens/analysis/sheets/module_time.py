@@ -28,9 +28,7 @@ from tracelens.analysis.attribution.host_scopes import (
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.grouping import first_of_each, last_begun, numbered
 from tracelens.analysis.intervals import Bools, Ints
-from tracelens.analysis.sheets import sheet_row
-from tracelens.analysis.sheets.shared_columns import DURATIONS
-from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
+from tracelens.analysis.sheets import built_in, sheet_rows
 from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable, has_host_time
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.records import Record
@@ -48,26 +46,7 @@ NO_MODULE = "(in no module)"
 _FINGERPRINT = re.compile(r"\(\d++\)\Z")
 
 
-@sheet("modules", order=40, json=120, columns=column_set(
-    text(
-        "module",
-        "Classes of the nested modules, outermost first, all instances together; annotated ranges if no modules were "
-        "recorded.",
-        width=70,
-    ),
-    text("class", "Class of the innermost module."),
-    identifier("depth", "Number of enclosing modules."),
-    count("instances", "Distinct modules in the row."),
-    count("calls", "Calls of these modules."),
-    us("host_us", "Duration of the calls on the host."),
-    us("kernel_us", "Kernel time of everything launched in the module, including nested modules and the backward "
-                    "pass."),
-    us("kernel_self_us", "Kernel time without nested modules; the column adds up to the total kernel time."),
-    us("forward_us", "Kernel time of the forward pass, first runs."),
-    us("recompute_us", "Kernel time of the forward pass repeated by checkpointing."),
-    us("backward_us", "Kernel time of the backward pass of these modules."),
-    percent("percent_of_kernels", "Share of the total kernel time."),
-))  # fmt: skip
+@built_in("modules")
 def module_time_frame(context: SheetContext) -> pd.DataFrame | None:
     """Time by path of nn.Module classes, parents first."""
     phases, stem = context.attribution.phases, context.window.stem
@@ -446,44 +425,10 @@ def _graph_breaks(context: SheetContext) -> pd.DataFrame | None:
     return pd.DataFrame(list(rows.values())) if rows else None
 
 
-SHEETS = (
-    sheet_row(
-        COMPILED_KERNELS_TITLE, 65, 180,
-        "With --inductor: kernels of torch.compile by the graph in which they ran, with their ops and source lines.",
-        _compiled_kernels,
-        text("kernel_name", "Kernel.", width=46),
-        text("graph", "Compilation, FRAME/NUMBER as in tlparse, or the folder of torch_compile_debug.", width=12),
-        count("kernels", "Kernels with this name in this graph."),
-        us("duration_us_sum", DURATIONS),
-        percent("percent_of_kernels", "Share of the total kernel time."),
-        text("ops", "ATen ops, else FX nodes after the passes, that were fused into the kernel.", width=46),
-        text("source_nodes", "FX nodes of the program before the passes.", width=30),
-        text("source_lines", "Lines of the program that these nodes come from: innermost frames.", width=70),
-        text(
-            "joined_by",
-            "By the key of its FX graph or the number of its compilation, which PyTorch records round it, by the "
-            "hash of its code, else by its name alone: of different kernels of that name all are listed.",
-            width=16,
-        ),
-    ),
-    sheet_row(
-        GRAPH_BREAKS_TITLE, 67, 190,
-        "With --inductor: what broke a graph, and what made torch.compile compile again; alike ones together.",
-        _graph_breaks,
-        text("event", "Graph break or recompilation.", width=16),
-        text("source_line", "Line of the break; line where the recompiled function begins.", width=46),
-        text("reason", "In PyTorch's words.", width=70),
-        count("times", "How often it is in the files."),
-        text("graph", "Its first compilation.", width=12),
-        us("compile_us", "Compilation time of the recompilations, as PyTorch measured it."),
-    ),
-    sheet_row(
-        "call_stacks", 146, 130, "GPU time by Python call stack: the 200 with most time, then the rest.",
-        lambda c: call_stacks(c.trace.table, c.trace.tree, c.activity),
-        text("line", "Innermost Python frame outside the framework.", width=56),
-        text("stack", "Python frames, innermost first; backward work has those of its forward op.", width=90),
-        count("kernels", "Kernels and copies launched from this stack."),
-        us("kernel_us", DURATIONS),
-        percent("percent_of_kernels", "Share of the kernel time."),
-    ),
-)  # fmt: skip
+SHEETS = sheet_rows(
+    {
+        COMPILED_KERNELS_TITLE: _compiled_kernels,
+        GRAPH_BREAKS_TITLE: _graph_breaks,
+        "call_stacks": lambda c: call_stacks(c.trace.table, c.trace.tree, c.activity),
+    }
+)

@@ -15,8 +15,7 @@ from tracelens.analysis.idle.idle_time import BEFORE_RECORDING, CAUSES
 from tracelens.analysis.intervals import Floats, Ints
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
-from tracelens.analysis.sheets import shared_columns as shared
-from tracelens.analysis.sheets import sheet_row
+from tracelens.analysis.sheets import built_in, columns_of, sheet_rows
 from tracelens.analysis.sheets.priced_calls import (
     DIFFERENT,
     UNLINKED_NAME,
@@ -28,7 +27,6 @@ from tracelens.analysis.sheets.priced_calls import (
     with_estimated_totals,
 )
 from tracelens.backends.base import bound_name
-from tracelens.schema import PARAMETER, TOTALED, column_set, count, number, percent, sheet, statistics, text, us
 from tracelens.trace.table import HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.types.signature import recorded_text
 from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
@@ -44,8 +42,6 @@ KERNEL_SUMMARY_TITLE = "kernel_summary"
 OPS_SUMMARY_BY_CATEGORY_TITLE = "ops_summary_by_category"
 CPU_OPS_TITLE, CPU_OPS_SUMMARY_TITLE = "cpu_ops_unique_args", "cpu_ops_summary"
 UNIFIED_PERF_SUMMARY_TITLE, PERF_SUMMARY_TITLE, HEADROOM_TITLE = "unified_perf_summary", "ops", "headroom"
-_SELF = "Host time in the op itself, without the ops it called on its thread."
-_TOTAL = "Host time of the op, including the ops it called."
 
 
 def _by_category(context: SheetContext) -> pd.DataFrame:
@@ -71,21 +67,10 @@ def _by_name(context: SheetContext) -> pd.DataFrame:
     return with_estimated_totals(by_time(frame.reset_index(), "direct_us_sum"), context.priced.modelled, "name")
 
 
-_DURATION = us("duration_us", "Kernel duration.")
-KERNEL_SUMMARY_COLUMNS = column_set(
-    shared.KERNEL, shared.PARENT,
-    text("category", "Category of the op that launched the kernel.", width=20),
-    shared.STREAM,
-    statistics(("sum",), _DURATION),
-    count("kernels", "Number of kernels."),
-    statistics(("mean", "min", "max"), _DURATION),
-    shared.ENERGY,
-    percent("percent_of_kernels", "Share of the kernel time."),
-    shared.OF_TOTAL,
-)  # fmt: skip
+KERNEL_SUMMARY_COLUMNS = columns_of("kernel_summary")
 
 
-@sheet(KERNEL_SUMMARY_TITLE, columns=KERNEL_SUMMARY_COLUMNS, order=30, json=None)
+@built_in(KERNEL_SUMMARY_TITLE)
 def kernel_summary_frame(context: SheetContext) -> pd.DataFrame:
     """Kernel time by kernel, launching op and stream, with collectives and unlinked kernels."""
     window_ns = context.timeline.total_ns
@@ -125,9 +110,6 @@ def _short_kernel_histogram(context: SheetContext) -> pd.DataFrame:
         return pd.DataFrame({"bin_start_us": [], "bin_end_us": [], "kernels": []})
     count, edges = np.histogram(us, bins=100)
     return pd.DataFrame({"bin_start_us": edges[:-1], "bin_end_us": edges[1:], "kernels": count})
-
-
-_SHORT = "Kernels shorter than 10 µs."
 
 
 def _short_kernels_summary(context: SheetContext) -> pd.DataFrame:
@@ -205,67 +187,11 @@ def _cpu_ops_summary(context: HostContext) -> pd.DataFrame | None:
     return by_time(frame.reset_index(), "host_self_us_sum")
 
 
-_HOST = "Duration of the op on the host."
-_HOST_TIME = statistics(("sum", "mean", "std"), us("host_us", _HOST))
-UNIFIED_PERF_SUMMARY_COLUMNS = column_set(
-    shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.EXAMPLE, shared.CALLS, _HOST_TIME,
-    shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.SPEC, shared.HBM_RATE, shared.COMPUTE_RATE,
-    shared.KERNEL_TIME, shared.POWER, shared.ENERGY, shared.WIRE, shared.EXCHANGE, shared.ROOFLINE, shared.ACHIEVABLE,
-    statistics(("median", "min", "max"), us("host_us", _HOST)),
-    shared.KERNELS_BEHIND,
-    text("perf_params", PARAMETER, width=40),
-    text("model", "Class of the perf model.", width=20),
-    shared.HAS_PERF_MODEL,
-    text(
-        "computed_in",
-        "Compute precision from the kernel names, if the element type leaves it open.",
-        width=12, optional=True,
-    ),
-    number("kernels_per_call", "Kernels, copies and memsets per call.", shape="#,##0.0", optional=True),
-    us("launch_gap_us", "GPU idle time before the first kernel of a call, median.", optional=True),
-    shared.PLACES,
-    text("note", "Why the row has no perf model, or what the row is.", width=44, optional=True),
-    shared.PERCENTAGES,
-)  # fmt: skip
+UNIFIED_PERF_SUMMARY_COLUMNS = columns_of("unified_perf_summary")
 
 
 _SHAPE = re.compile(r"\(\d[\d, ]*\)")
-PERF_SUMMARY_COLUMNS = column_set(
-    text("name", "Name of the op in the trace.", width=46),
-    text("category", "Family of the perf model, else the kind of the first kernel.", width=16),
-    text("shapes", "Shapes of the input tensors.", width=36),
-    count("operation_count", "Calls with these shapes, types, strides and scalars."),
-    us("kernel_us_sum", "GPU time of all calls.", optional=True),
-    percent("percent", "Share of the total GPU time, collectives included."),
-    us("kernel_us_mean", "GPU time per call."),
-    number(
-        "tflops_s_mean",
-        "Work / GPU time; empty without arithmetic.",
-        shape="#,##0.0", optional=True,
-    ),
-    number("hbm_tb_s_mean", "HBM data moved / GPU time.", shape="0.00", optional=True),
-    number(
-        "effective_interconnect_tb_s_mean",
-        "Bytes that leave the rank over the interconnect / kernel time, waiting included.",
-        shape="0.0000", optional=True,
-    ),
-    text(
-        "remote_from",
-        "Source of the share of a token exchange that leaves the rank. Every row: the share is unknown, and the "
-        "effective bandwidth counts all rows.",
-        width=34, optional=True,
-    ),
-    text("roofline_bound", "Limit that sets the roofline time.", width=10, optional=True),
-    percent(
-        "percent_of_roofline_mean",
-        "Time at the achievable rates of the device / GPU time, over all calls.",
-        look="of_limit", optional=True,
-    ),
-    us("above_roofline_us", "GPU time - roofline time, over all calls; 0 for faster ones.", optional=True),
-    shared.POWER, shared.ENERGY,
-    text("module", "Innermost nn.Module around an example call.", width=24, optional=True),
-    text("line", "Innermost Python frame outside PyTorch around an example call.", width=44, optional=True),
-)  # fmt: skip
+PERF_SUMMARY_COLUMNS = columns_of("ops")
 
 
 def _unified(context: SheetContext) -> pd.DataFrame:
@@ -367,93 +293,19 @@ def _headroom(context: SheetContext) -> pd.DataFrame | None:
     return found[shown].reset_index(drop=True)
 
 
-SHEETS = (
-    sheet_row(
-        OPS_SUMMARY_BY_CATEGORY_TITLE, 20, None,
-        "Kernel time by category of the launching op, without collectives (coll_analysis).",
-        _by_category,
-        shared.CATEGORY, shared.CALLS, shared.DIRECT[-1], shared.ENERGY, shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
-    ),
-    sheet_row(
-        "ops_summary", 100, None,
-        "Kernel time by name of the launching op, without collectives (coll_analysis).",
-        _by_name,
-        shared.NAME, shared.DIRECT[-1], shared.SUBTREE[-1], shared.CALLS,
-        text("categories", "Categories of the op's calls.", width=30),
-        shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
-    ),
-    sheet_row(
-        "short_kernel_histogram", 130, None, "Histogram of short kernels by duration.",
-        _short_kernel_histogram,
-        us("bin_start_us", "Shortest duration of the bin."),
-        us("bin_end_us", "Longest duration of the bin."),
-        count("kernels", "Kernels in the bin."),
-    ),
-    sheet_row(
-        "short_kernels_summary", 132, None,
-        "Short kernels by launching op and kernel, where launches cost more than work.",
-        _short_kernels_summary,
-        shared.PARENT, shared.DIMS, shared.STRIDES, shared.SCALARS, shared.KERNEL,
-        count("short_kernel_count", _SHORT),
-        statistics(("sum", "mean"), us("short_kernel_us", _SHORT)),
-        shared.OF_TOTAL,
-    ),
-    sheet_row(
-        CPU_OPS_TITLE, 150, None, "CPU ops by distinct call, sorted by host self time.",
-        _cpu_ops,
-        shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS,
-        statistics(TOTALED, us("host_self_us", _SELF)),
-        statistics(TOTALED, us("host_us", _TOTAL)),
-        shared.EXAMPLE, shared.GFLOPS,
-        number("cpu_tflops_s", "Work / mean host time.", unit="TFLOPS/s"),
-        shared.HAS_PERF_MODEL, shared.PERCENTAGES,
-    ),
-    sheet_row(
-        CPU_OPS_SUMMARY_TITLE, 62, None, "CPU ops by name, sorted by host self time.",
-        _cpu_ops_summary,
-        shared.NAME, shared.CATEGORY, shared.CALLS,
-        us("host_self_us_sum", _SELF),
-        us("host_us_sum", _TOTAL),
-        shared.PERCENTAGES,
-    ),
-    sheet_row(
-        UNIFIED_PERF_SUMMARY_TITLE, 120, None,
-        "Every distinct op call with its work and estimates; each kernel but collectives is in exactly one row.",
-        _unified,
-        UNIFIED_PERF_SUMMARY_COLUMNS.values(),
-    ),
-    sheet_row(
-        PERF_SUMMARY_TITLE, 1, None,
-        "Every distinct op call, the longest first; unified_perf_summary has the same rows with all columns.",
-        _overview,
-        PERF_SUMMARY_COLUMNS.values(),
-    ),
-    sheet_row(
-        HEADROOM_TITLE, 18, 25,
-        "Waterfall from the measured step to the achievable step, by category, largest headroom first.",
-        _headroom,
-        shared.CATEGORY,
-        us(
-            "own_us",
-            "Time per step (without steps: in the window) that belongs to this category alone: computation counts "
-            "before communication, communication before copies, earlier work before later. With the row idle, the "
-            "column adds up to the step.",
+SHEETS = sheet_rows(
+    {
+        OPS_SUMMARY_BY_CATEGORY_TITLE: _by_category,
+        "ops_summary": _by_name,
+        "short_kernel_histogram": _short_kernel_histogram,
+        "short_kernels_summary": _short_kernels_summary,
+        CPU_OPS_TITLE: _cpu_ops,
+        CPU_OPS_SUMMARY_TITLE: _cpu_ops_summary,
+        UNIFIED_PERF_SUMMARY_TITLE: _unified,
+        PERF_SUMMARY_TITLE: _overview,
+        HEADROOM_TITLE: _headroom,
+        "ops_unique_args": lambda c: with_places(
+            c.priced.launchers, c.trace.tree, (a := c.attribution).phases, a.repeated
         ),
-        us(
-            "achievable_own_us",
-            "Own time if every call with known work ran at the estimate of the tile model (or --backend). Other calls "
-            "stay as measured; idle time goes, except waits for work from before profiling.",
-        ),
-        us("roofline_own_us", "Own time if every call with known work ran at its roofline."),
-        us("headroom_us", "Own time - achievable own time."),
-        percent("percent_of_step", "Share of the step (or the window)."),
-        percent("known_percent", "Share of the own time in calls with known work."),
-    ),
-    sheet_row(
-        "ops_unique_args", 110, None,
-        "Kernel time by distinct call (name, shapes, types, strides, scalars), without collectives.",
-        lambda c: with_places(c.priced.launchers, c.trace.tree, c.attribution.phases, c.attribution.repeated),
-        shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS, shared.DIRECT, shared.SUBTREE,
-        shared.EXAMPLE, shared.KERNELS_BEHIND, shared.PLACES, shared.PERCENTAGES,
-    ),
-)  # fmt: skip
+    }
+)

@@ -35,13 +35,13 @@ from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import Callers, OpReadings
 from tracelens.analysis.reading.process_groups import EVERY_ROW, ExpertExchange
-from tracelens.analysis.sheets import shared_columns as shared
+from tracelens.analysis.sheets import columns_of
 from tracelens.analysis.verdict.summary import Coverage
 from tracelens.backends.base import EstimateTable, System
 from tracelens.backends.chain import chain
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.reduce import Reduce
-from tracelens.schema import PARAMETER_PREFIX, SPREAD, TOTALED, column_set, flag
+from tracelens.schema import PARAMETER_PREFIX, SPREAD, TOTALED
 from tracelens.trace.table import RowColumn, TraceTable, has_host_time
 from tracelens.types.records import Record
 from tracelens.types.signature import recorded_text
@@ -489,16 +489,7 @@ def with_unlinked_rows(modelled: pd.DataFrame, unlinked: pd.DataFrame) -> pd.Dat
 REDUCE_BACKWARD = "Reduce_bwd"
 
 
-FAMILY_COLUMNS = column_set(
-    shared.NAME, shared.GFLOPS, shared.HBM_MB, shared.INTENSITY, shared.HBM_RATE, shared.COMPUTE_RATE, shared.WIRE,
-    shared.EXCHANGE, shared.SPEC, shared.ROOFLINE, shared.ACHIEVABLE, shared.KERNEL_TIME, shared.CALLS, shared.EXAMPLE,
-    flag(
-        "nested",
-        "TRUE: the call lies inside another modeled call, and both rows count its kernels. Sum over the FALSE rows.",
-        width=10,
-    ),
-    shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.KERNELS_BEHIND,
-)  # fmt: skip
+FAMILY_COLUMNS = columns_of("(families)")
 
 
 def families(

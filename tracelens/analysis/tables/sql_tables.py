@@ -10,8 +10,8 @@ import pandas as pd
 
 from tracelens.analysis.attribution.steps import step_of_events
 from tracelens.analysis.attribution.window import in_steps
-from tracelens.analysis.sheets import coll_analysis, device_memory, device_timeline, perf_summary
-from tracelens.schema import TEXT, column_set, count, flag, identifier, number, table, text, us
+from tracelens.analysis.sheets import coll_analysis, columns_of, device_memory, device_timeline, perf_summary
+from tracelens.schema import TEXT, table
 from tracelens.trace.rewriting import events as events_of_file
 from tracelens.trace.table import DEVICE_KINDS, Kind
 from tracelens.types.units import NS_PER_US
@@ -22,17 +22,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
 
 
-@table("calls", columns=column_set(
-    identifier("call", "Number of the call in the trace."),
-    identifier("parent", "Enclosing call; NULL for an outermost call."),
-    text("name", "Name of the op."),
-    text("shapes", "Shapes of the inputs; NULL if not recorded."),
-    text("thread", "Process and thread of the call."),
-    count("depth", "Number of enclosing ops and host calls."),
-    us("start_us", "Time since the first event of the trace."),
-    us("host_us", "Duration on the host."),
-    us("kernel_us", "Sum of the durations of kernels and copies launched by the call or by calls inside it."),
-))  # fmt: skip
+@table("calls", columns=columns_of("sql.calls"))
 def calls(analysis: Analysis) -> pd.DataFrame:
     """Op calls in scope, nested calls included."""
     trace = analysis.trace
@@ -46,22 +36,13 @@ def calls(analysis: Analysis) -> pd.DataFrame:
     return made
 
 
-@table("collectives", columns=coll_analysis.COLUMNS)
+@table("collectives", columns=columns_of(coll_analysis.TITLE))
 def collectives(analysis: Analysis) -> pd.DataFrame | None:
     """Distinct collectives (group, kind, type, sizes, stream), as sheet coll_analysis."""
     return analysis.frames.get(coll_analysis.TITLE)
 
 
-COUNTER_COLUMNS = column_set(
-    text("process", "Process of the track; of a device its number."),
-    text("name", "Name of the track."),
-    text("series", "Which of its values."),
-    us("at_us", "Time since the first event of the trace."),
-    number("value", "Value from here on, in the unit of the recorder."),
-)  # fmt: skip
-
-
-@table("counters", columns=COUNTER_COLUMNS)
+@table("counters", columns=columns_of("sql.counters"))
 def counters(analysis: Analysis) -> pd.DataFrame | None:
     """Values of counter tracks (phase C of JSON traces) over the whole recording."""
     trace = analysis.trace.table
@@ -75,24 +56,10 @@ def counters(analysis: Analysis) -> pd.DataFrame | None:
         for series, value in event["args"].items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     ]
-    return pd.DataFrame(rows, columns=list(COUNTER_COLUMNS))
+    return pd.DataFrame(rows, columns=list(columns_of("sql.counters")))
 
 
-@table("kernels", columns=column_set(
-    identifier("kernel", "Number of the event in the trace."),
-    text("kernel_name", "Name of the kernel, copy or memset."),
-    text("category", "Category of the op row that counts the kernel."),
-    text("parent_op", "Op that launched the kernel; NULL if unknown."),
-    identifier("call", "Launching call (calls.call)."),
-    identifier("step", "Step that launched the kernel; NULL outside of steps."),
-    identifier("device", "Number of the device."),
-    identifier("stream", "Number of the stream."),
-    us("start_us", "Time since the first event of the trace."),
-    us("duration_us", "Duration."),
-    us("gap_before_us", "Idle time of the stream before the kernel; NULL for the first event of a stream."),
-    flag("is_communication", "TRUE: a collective or another exchange between ranks."),
-    flag("is_memcpy", "TRUE: a copy."),
-))  # fmt: skip
+@table("kernels", columns=columns_of("sql.kernels"))
 def kernels(analysis: Analysis) -> pd.DataFrame:
     """Kernels, copies and memsets in scope."""
     events, trace = analysis.activity, analysis.trace.table
@@ -123,7 +90,7 @@ def _or_null(numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
     return np.where(numbers < 0, np.nan, numbers)
 
 
-@table("memory", columns=device_memory.MEMORY_TIMELINE_COLUMNS)
+@table("memory", columns=columns_of("memory_timeline"))
 def memory(analysis: Analysis) -> pd.DataFrame | None:
     """Allocated and reserved memory over time, at most 1000 points per device (profile_memory=True)."""
     trace = analysis.trace
@@ -142,19 +109,7 @@ _KIND_WORDS = {
 }  # fmt: skip
 
 
-@table("ranges", columns=column_set(
-    identifier("range", "Number of the event in the trace."),
-    text("kind", f"One of {', '.join(_KIND_WORDS.values())}. NVTX ranges are annotations."),
-    text("name", "Name of the annotation or of the host call."),
-    text("category", "Category as recorded."),
-    text("thread", "Process and thread; of a device annotation device and stream."),
-    identifier("parent", "Innermost range of this table around it (ranges.range); NULL for an outermost one."),
-    identifier("call", "Innermost op call around it (calls.call); NULL outside of ops."),
-    identifier("step", "Step in which it began; NULL outside of steps."),
-    us("start_us", "Time since the first event of the trace."),
-    us("duration_us", "Duration."),
-    us("kernel_us", "Sum of the durations of kernels and copies launched in it; NULL on the device."),
-))  # fmt: skip
+@table("ranges", columns=columns_of("sql.ranges"))
 def ranges(analysis: Analysis) -> pd.DataFrame:
     """Annotations, NVTX ranges and host calls in scope: what is neither an op (calls) nor a Python function."""
     trace, tree, times = analysis.trace.table, analysis.trace.tree, analysis.step_times
@@ -188,7 +143,7 @@ def ranges(analysis: Analysis) -> pd.DataFrame:
     )
 
 
-_SHEET = device_timeline.STEP_TIMES_COLUMNS
+_SHEET = columns_of(device_timeline.STEP_TIMES_TITLE)
 STEP_TABLE_COLUMNS = {**_SHEET, "begins_with": replace(_SHEET["begins_with"], number_format=TEXT)}
 
 
@@ -198,16 +153,7 @@ def steps(analysis: Analysis) -> pd.DataFrame | None:
     return analysis.frames.get(device_timeline.STEP_TIMES_TITLE) if len(analysis.step_times) else None
 
 
-@table(
-    "traces",
-    columns=column_set(
-        text(
-            "began", "When the first event was, UTC, as 2026-11-22T08:15:00.000001; NULL where the clock does not say."
-        ),
-        us("span_us", "From the first event to the end of the last."),
-        count("events", "Events in the file."),
-    ),
-)
+@table("traces", columns=columns_of("sql.traces"))
 def traces(analysis: Analysis) -> pd.DataFrame:
     """The trace itself: one row."""
     trace, began = analysis.trace.table, None
