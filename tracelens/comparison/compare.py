@@ -11,21 +11,13 @@ from typing import Any
 
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.ranks.rank_summary import ranks_text
+from tracelens.comparison import measured_rows
 from tracelens.comparison.call_matching import Difference, Matching, Numbered, by_kernel, match
 from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, RankChange, RowSide, SideSummary
 from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, as_whole_ops, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
-from tracelens.comparison.measured_rows import (
-    Intervals,
-    MeasuredSide,
-    Noise,
-    energies,
-    host_changes,
-    noises,
-    ns_of_a_call,
-)
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.extensions import NONE, load_extension
@@ -81,18 +73,18 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     one, other = by_kernel(one, other)
     numbered = Numbered.of(one), Numbered.of(other)
     matching = match(*numbered)
-    a = MeasuredSide(numbered[0], matching.a, len(matching.rows))
-    b = MeasuredSide(numbered[1], matching.b, len(matching.rows))
-    noise, at_equal_work, hidden = noises(a, b)
+    a = measured_rows.MeasuredSide(numbered[0], matching.a, len(matching.rows))
+    b = measured_rows.MeasuredSide(numbered[1], matching.b, len(matching.rows))
+    noise, at_equal_work, hidden = measured_rows.noises(a, b)
     numbers, rows = _rows(matching, a, b, noise)
-    each_ns = ns_of_a_call(a, b)[numbers]
+    each_ns = measured_rows.ns_of_a_call(a, b)[numbers]
     times = [RankTimes.of(side, numbers, rows, each_ns) for side in (a, b)]
     ranks = rank_changes(*times)
     rows = explained(rows, (one, other), times, ranks, _compiled(matching, numbered, numbers))
     changed = [at for at, row in enumerate(rows) if row.is_changed]
-    intervals = Intervals(noise, numbers)
+    intervals = measured_rows.Intervals(noise, numbers)
     step = intervals.of_steps(range(len(numbers)))
-    energy, apart = energies(a, b, (_idle_ms(rows, "a"), _idle_ms(rows, "b")))
+    energy, apart = measured_rows.energies(a, b, (_idle_ms(rows, "a"), _idle_ms(rows, "b")))
     unusual = (unusual_steps(*each, numbers, rows) for each in zip("AB", (a, b), times, strict=True))
     found = Comparison(
         a=_summary(a, rows, 0),
@@ -101,9 +93,9 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         unchanged=tuple(row for row in rows if not row.is_changed),
         changes=changes_of(
             [rows[at] for at in changed],
-            Intervals(noise, [numbers[at] for at in changed], at_equal_work, hidden),
+            measured_rows.Intervals(noise, [numbers[at] for at in changed], at_equal_work, hidden),
             ranks,
-            host_changes(a, b),
+            measured_rows.host_changes(a, b),
         ),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
         notes=(
@@ -128,12 +120,14 @@ def _idle_ms(rows: Sequence[ComparedRow], side: str) -> float:
     return sum(each.ms for each in of_side if each)
 
 
-def _bounded(ranks: Sequence[RankChange], noise: Noise) -> tuple[RankChange, ...]:
+def _bounded(ranks: Sequence[RankChange], noise: measured_rows.Noise) -> tuple[RankChange, ...]:
     """Without bounds where one step on either side says nothing of them."""
     return tuple(rank if noise.is_known else replace(rank, low_ms=None, high_ms=None) for rank in ranks)
 
 
-def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) -> tuple[list[int], list[ComparedRow]]:
+def _rows(
+    matching: Matching, a: measured_rows.MeasuredSide, b: measured_rows.MeasuredSide, noise: measured_rows.Noise
+) -> tuple[list[int], list[ComparedRow]]:
     """(number in the matching, row) of all that one side at least has, the largest change first."""
     interval = noise.interval()
     low, high = interval.low / NS_PER_MS, interval.high / NS_PER_MS
@@ -175,7 +169,7 @@ def _compiled(matching: Matching, sides: tuple[Numbered, Numbered], numbers: Seq
     ]
 
 
-def _summary(measured: MeasuredSide, rows: Sequence[ComparedRow], which: int) -> SideSummary:
+def _summary(measured: measured_rows.MeasuredSide, rows: Sequence[ComparedRow], which: int) -> SideSummary:
     side = measured.numbered.side
     sides = [row.b if which else row.a for row in rows]
     first = side.first

@@ -10,17 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
-from tracelens.comparison.compared import (
-    IDLE,
-    LATE,
-    OVERLAP,
-    QUANTIZATION,
-    SOME_RANKS,
-    SPEED,
-    WORK,
-    ComparedRow,
-    RankChange,
-)
+from tracelens.comparison import compared
 from tracelens.comparison.measured_rows import MeasuredSide, Noise, share_apart, typical_of
 from tracelens.comparison.sides import COMMUNICATION, Floats, role, row_role
 from tracelens.types.records import Record
@@ -52,7 +42,7 @@ class RankTimes(Record, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def of(
-        cls, measured: MeasuredSide, numbers: Sequence[int], rows: Sequence[ComparedRow], each_ns: Floats
+        cls, measured: MeasuredSide, numbers: Sequence[int], rows: Sequence[compared.ComparedRow], each_ns: Floats
     ) -> RankTimes | None:
         """``each_ns``: of a call of each row; None unless every run has the same ranks, and several."""
         time, calls = measured.kernel_ranks, measured.call_ranks
@@ -84,7 +74,7 @@ class RankTimes(Record, frozen=True, kw_only=True, eq=False):
         return self.ns[:, self.sent].sum(axis=1)
 
 
-def rank_changes(before: RankTimes | None, after: RankTimes | None) -> tuple[RankChange, ...]:
+def rank_changes(before: RankTimes | None, after: RankTimes | None) -> tuple[compared.RankChange, ...]:
     """Of each rank, where both sides have the same; those that changed ``alone`` marked."""
     if before is None or after is None or before.numbers != after.numbers:
         return ()
@@ -104,7 +94,7 @@ def rank_changes(before: RankTimes | None, after: RankTimes | None) -> tuple[Ran
     bounds = [(each / NS_PER_MS).tolist() for each in (interval.low, interval.high)]
     columns = zip(before.numbers, alone.tolist(), *means, *bounds, strict=True)
     return tuple(
-        RankChange(
+        compared.RankChange(
             rank=rank, is_alone=is_alone, a_own_ms=a, b_own_ms=b, a_exposed_ms=a_sent, b_exposed_ms=b_sent,
             low_ms=low, high_ms=high,
         )
@@ -124,8 +114,8 @@ def _alone(change: Floats, low: Floats, high: Floats) -> npt.NDArray[np.bool_]:
 
 
 def with_ranks_apart(
-    rows: Sequence[ComparedRow], times: Sequence[RankTimes | None], changes: Sequence[RankChange]
-) -> list[ComparedRow]:
+    rows: Sequence[compared.ComparedRow], times: Sequence[RankTimes | None], changes: Sequence[compared.RankChange]
+) -> list[compared.ComparedRow]:
     """The rows; those that some ranks alone changed, and waiting for them, with that cause."""
     before, after = times
     alone = np.array([rank.is_alone for rank in changes], bool)
@@ -141,7 +131,7 @@ def with_ranks_apart(
         is_theirs[waiting[0]] = True
     of_ranks = (change[alone].mean(axis=0) / NS_PER_MS).tolist()
     return [
-        replace(row, cause=SOME_RANKS, of_ranks_ms=ms) if its else row
+        replace(row, cause=compared.SOME_RANKS, of_ranks_ms=ms) if its else row
         for row, its, ms in zip(rows, is_theirs.tolist(), of_ranks, strict=True)
     ]
 
@@ -166,7 +156,7 @@ def _more_waited_for(one: Latecomer, other: Latecomer) -> Latecomer:
 
 
 def _waiting(
-    rows: Sequence[ComparedRow], before: RankTimes, after: RankTimes
+    rows: Sequence[compared.ComparedRow], before: RankTimes, after: RankTimes
 ) -> tuple[list[int], tuple[Latecomer, Latecomer]] | None:
     """(rows of communication, who is waited for in A and in B), where waiting is most of what changed in these."""
     at = _timed(rows, before)
@@ -178,13 +168,17 @@ def _waiting(
     return at, (one, other)
 
 
-def _timed(rows: Sequence[ComparedRow], before: RankTimes) -> list[int]:
+def _timed(rows: Sequence[compared.ComparedRow], before: RankTimes) -> list[int]:
     """The rows of communication of which waiting may be what changed."""
-    timed = (n for n, row in enumerate(rows) if row.cause in (SPEED, OVERLAP, QUANTIZATION, WORK))
+    timed = (
+        n
+        for n, row in enumerate(rows)
+        if row.cause in (compared.SPEED, compared.OVERLAP, compared.QUANTIZATION, compared.WORK)
+    )
     return [n for n in timed if before.sent[n]]
 
 
-def _is_waited_for(changes: Sequence[RankChange]) -> bool:
+def _is_waited_for(changes: Sequence[compared.RankChange]) -> bool:
     """Whether the others do nothing but communicate for as much longer as the ranks alone take for themselves."""
     own, others = ([rank for rank in changes if rank.is_alone == alone] for alone in (True, False))
     more = [sum(rank.b_exposed_ms - rank.a_exposed_ms for rank in ranks) / len(ranks) for ranks in (own, others)]
@@ -193,8 +187,8 @@ def _is_waited_for(changes: Sequence[RankChange]) -> bool:
 
 
 def with_latecomers(
-    rows: Sequence[ComparedRow], times: Sequence[RankTimes | None], changes: Sequence[RankChange]
-) -> list[ComparedRow]:
+    rows: Sequence[compared.ComparedRow], times: Sequence[RankTimes | None], changes: Sequence[compared.RankChange]
+) -> list[compared.ComparedRow]:
     """The rows; where waiting for a rank is most of what changed in communication, with that cause."""
     before, after = times
     waiting = None if before is None or after is None else _waiting(rows, before, after)
@@ -212,7 +206,7 @@ def with_latecomers(
         why += f"the others {a:,.3g} -> {b:,.3g}"
     found = list(rows)
     for n in at:
-        found[n] = replace(rows[n], cause=LATE, why=why)
+        found[n] = replace(rows[n], cause=compared.LATE, why=why)
     return found
 
 
@@ -241,7 +235,7 @@ _LEAST_OWN = 0.5
 
 
 def unusual_steps(
-    name: str, side: MeasuredSide, ranks: RankTimes | None, numbers: Sequence[int], rows: Sequence[ComparedRow]
+    name: str, side: MeasuredSide, ranks: RankTimes | None, numbers: Sequence[int], rows: Sequence[compared.ComparedRow]
 ) -> list[str]:
     """A sentence for a side (``name``: A or B) that has such. ``numbers``: those of ``rows`` in ``side``."""
     step_ms = side.steps.sum(axis=0) / NS_PER_MS
@@ -257,7 +251,7 @@ def unusual_steps(
     most = max(by_category, key=lambda category: by_category[category])
     named = ", ".join(f"{step_ms[at]:.3g}" for at in far[:_MOST]) + (" ..." if len(far) > _MOST else "")
     which = f"step {far[0] + 1}" if len(far) == 1 else f"{len(far)} steps"
-    what = "idle time" if most == IDLE else most
+    what = "idle time" if most == compared.IDLE else most
     late = _late(ranks, far, extra) if ranks is not None and role(most) == COMMUNICATION else None
     what = what if late is None else f"waiting for rank {late}"
     of_mean = f"this adds {extra:.3g} ms to the mean step, most of it {what}"

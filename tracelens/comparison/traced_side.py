@@ -27,18 +27,8 @@ from tracelens.analysis.reading.process_groups import collective_rates
 from tracelens.analysis.sheets.module_time import module_paths
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
+from tracelens.comparison import sides
 from tracelens.comparison.compared import IDLE
-from tracelens.comparison.sides import (
-    COMMUNICATION,
-    UNKNOWN_DEVICE,
-    Call,
-    CallWork,
-    Floats,
-    HostSeries,
-    Recorded,
-    StepJoules,
-    role,
-)
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.hardware.power import idle_power, power_constants
 from tracelens.trace.reading.read import recorded_power
@@ -88,8 +78,8 @@ class Units(Record, frozen=True, kw_only=True, eq=False):
     call: Ints
     first: Ints
     kernel_ns: Ints
-    calls: tuple[Call, ...]
-    rates: tuple[CallWork, ...]
+    calls: tuple[sides.Call, ...]
+    rates: tuple[sides.CallWork, ...]
 
 
 def units_of(
@@ -188,19 +178,21 @@ def _of_ops(activity: DeviceActivity, readings: OpReadings, category: Labels, op
     return Labels.of(np.where(said, code + len(category.texts), category.code), (*category.texts, *texts))
 
 
-def _call(table: TraceTable, readings: OpReadings, row: int, kernel: int, category: str, module: str | None) -> Call:
+def _call(
+    table: TraceTable, readings: OpReadings, row: int, kernel: int, category: str, module: str | None
+) -> sides.Call:
     name = "" if row < 0 else table.name_of(row)
     if kernel >= 0:
-        is_sent = row >= 0 and role(category) == COMMUNICATION
+        is_sent = row >= 0 and sides.role(category) == sides.COMMUNICATION
         shapes = _message(table.signature_of(row)) if is_sent else None
-        return Call(name=name, category=category, kernel=table.names[kernel], shapes=shapes, module=module)
+        return sides.Call(name=name, category=category, kernel=table.names[kernel], shapes=shapes, module=module)
     signature = table.signature_of(row)
     model, work = readings.readings[int(readings.code_of(np.array([row]))[0])].model, None
     if model is not None:
         # A model and its dimensions, without the types of its numbers
         sizes = {k: v for k, v in model.parameters().items() if not k.startswith(_DTYPES)}
         work = f"{model.category} {sizes!r}"
-    return Call(
+    return sides.Call(
         name=name,
         category=category,
         shapes=recorded_text(signature.shapes),
@@ -216,7 +208,9 @@ def _message(signature: OpSignature) -> str | None:
     return shapes if ranks is None or shapes is None else f"{shapes} among {ranks} ranks"
 
 
-def _rates(recording: Recording, readings: OpReadings, row: Ints, mean: tuple[Floats, Floats]) -> tuple[CallWork, ...]:
+def _rates(
+    recording: Recording, readings: OpReadings, row: Ints, mean: tuple[sides.Floats, sides.Floats]
+) -> tuple[sides.CallWork, ...]:
     """The work of each call, and what the roofline of the device says; its launch floor as in the report."""
     device = recording.device
     system = None if device is None else System.of_device(device)
@@ -234,10 +228,10 @@ def _rates(recording: Recording, readings: OpReadings, row: Ints, mean: tuple[Fl
         bound = [work.estimates.bound[p] if p >= 0 else None for p in position.tolist()]
     engines = [readings.readings[c].compute_spec if c >= 0 else None for c in code.tolist()]
     columns = zip(flops.tolist(), hbm.tolist(), roofline.tolist(), bound, engines, strict=True)
-    return tuple(CallWork(flops=f, hbm_bytes=b, roofline_us=r, bound=w, engine=e) for f, b, r, w, e in columns)
+    return tuple(sides.CallWork(flops=f, hbm_bytes=b, roofline_us=r, bound=w, engine=e) for f, b, r, w, e in columns)
 
 
-def recorded_ranks(trace: Trace, options: AnalysisOptions) -> list[Recorded]:
+def recorded_ranks(trace: Trace, options: AnalysisOptions) -> list[sides.Recorded]:
     """The ranks of a file, mostly one. Errors as ``analyze``."""
     first = Recording.of(trace, replace(options, cpu=False))
     found = [_recorded(first, options)]
@@ -248,12 +242,12 @@ def recorded_ranks(trace: Trace, options: AnalysisOptions) -> list[Recorded]:
     return found
 
 
-def recorded(trace: Trace, options: AnalysisOptions) -> Recorded:
+def recorded(trace: Trace, options: AnalysisOptions) -> sides.Recorded:
     """The complete steps of one rank, all of it without steps, as one side has them. Errors as ``analyze``."""
     return _recorded(Recording.of(trace, replace(options, cpu=False)), options)
 
 
-def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
+def _recorded(recording: Recording, options: AnalysisOptions) -> sides.Recorded:
     window = Window.of(recording, options)
     attribution = attribute(recording, window, options)
     steps = _Steps.of(window, attribution.activity)
@@ -264,7 +258,7 @@ def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
     version = table.metadata.get("pytorch_version") or table.metadata.get("torch_version")
     known = recording.trace.table.used_device() if recording.device is None else None
     label = recording.device.label if recording.device is not None else known.name if known else None
-    found = Recorded(
+    found = sides.Recorded(
         source=table.source,
         calls=units.calls,
         rates=units.rates,
@@ -283,7 +277,7 @@ def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
         typical=steps.typical,
         rank=table.rank if recording.merged is None else recording.merged.chosen,
         device=None if recording.device is None else recording.device.name,
-        device_label=label or UNKNOWN_DEVICE,
+        device_label=label or sides.UNKNOWN_DEVICE,
         torch=version if isinstance(version, str) else None,
         has_steps=bool(window.selected),
         is_skewed=recording.trace.tree.skewed > 0,
@@ -291,7 +285,7 @@ def _recorded(recording: Recording, options: AnalysisOptions) -> Recorded:
     return replace(_with_idle(found, recording, attribution, steps), joules=_joules(recording, attribution, steps))
 
 
-def _joules(recording: Recording, attribution: Attribution, steps: _Steps) -> StepJoules | None:
+def _joules(recording: Recording, attribution: Attribution, steps: _Steps) -> sides.StepJoules | None:
     """Modelled, and by counters of power in the recording; None where neither is known."""
     table = recording.recorded.table
     modelled, measured = _modelled(recording, attribution, steps), np.zeros(0)
@@ -302,11 +296,11 @@ def _joules(recording: Recording, attribution: Attribution, steps: _Steps) -> St
         measured = measured if log is None else log.joules(starts, starts + steps.durations_ns)
     known = () if np.isnan(measured).any() else tuple(measured.tolist())
     if modelled is None:
-        return StepJoules(measured=known) if known else None
+        return sides.StepJoules(measured=known) if known else None
     return replace(modelled, measured=known)
 
 
-def _modelled(recording: Recording, attribution: Attribution, steps: _Steps) -> StepJoules | None:
+def _modelled(recording: Recording, attribution: Attribution, steps: _Steps) -> sides.StepJoules | None:
     """As in a report, and without its tables: rows are the distinct ops with known work, at their mean time."""
     device = None if recording.is_another_device else recording.device
     constants = None if device is None else power_constants(device)
@@ -333,10 +327,10 @@ def _modelled(recording: Recording, attribution: Attribution, steps: _Steps) -> 
     if np.isnan(joules.power_w).any():
         return None
     each = [tuple(column.tolist()) for column in joules]
-    return StepJoules(modelled=each[0], low=each[1], high=each[2], idle_w=float(idle_power(constants)))
+    return sides.StepJoules(modelled=each[0], low=each[1], high=each[2], idle_w=float(idle_power(constants)))
 
 
-def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, steps: _Steps) -> Recorded:
+def _with_idle(found: sides.Recorded, recording: Recording, attribution: Attribution, steps: _Steps) -> sides.Recorded:
     """With a unit per step and cause of idle time."""
     table, tree = recording.recorded.table, recording.recorded.tree
     if not steps.durations_ns.sum():
@@ -353,8 +347,8 @@ def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, 
     return replace(
         found,
         host=_host_series(recording, attribution, host, steps),
-        calls=(*found.calls, *(Call(name=CAUSES[c], category=IDLE) for c in causes.tolist())),
-        rates=(*found.rates, *(CallWork() for _ in causes)),
+        calls=(*found.calls, *(sides.Call(name=CAUSES[c], category=IDLE) for c in causes.tolist())),
+        rates=(*found.rates, *(sides.CallWork() for _ in causes)),
         call=np.concatenate((found.call, len(found.calls) + call)),
         step=np.concatenate((found.step, step[first])),
         kernel_ns=np.concatenate((found.kernel_ns, np.zeros(len(first), np.int64))),
@@ -367,7 +361,7 @@ def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, 
 
 def _host_series(
     recording: Recording, attribution: Attribution, host: HostCalls, steps: _Steps
-) -> tuple[HostSeries, ...]:
+) -> tuple[sides.HostSeries, ...]:
     """Calls that say a cause of idle time, each of the step whose work is launched next."""
     table, tree = recording.recorded.table, recording.recorded.tree
     launch = tree.launch[steps.activity.rows]
@@ -387,7 +381,7 @@ def _host_series(
             number = np.bincount(of_row[own], minlength=count).astype(float)
             ns = np.bincount(of_row[own], table.duration_ns[rows[own]], minlength=count)
             columns = {"count": tuple(number.tolist()), "ns": tuple(ns.tolist())}
-            found.append(HostSeries(cause=cause, name=table.names[name], **columns))
+            found.append(sides.HostSeries(cause=cause, name=table.names[name], **columns))
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from tracelens.analysis.attribution import calls
 from tracelens.analysis.attribution.activity import (
     DeviceActivity,
     Labels,
@@ -22,14 +23,6 @@ from tracelens.analysis.attribution.activity import (
     stream_overlaps,
     timeline_of,
     with_clipped,
-)
-from tracelens.analysis.attribution.calls import (
-    Calls,
-    copied_bytes,
-    forget_impossible_work,
-    modelled_calls,
-    unified_calls,
-    with_communicating_ops,
 )
 from tracelens.analysis.attribution.host_scopes import RECOMPUTE, Phases, all_in, phases
 from tracelens.analysis.attribution.steps import (
@@ -358,7 +351,7 @@ class Attribution(Record, frozen=True, kw_only=True, eq=False, dict=True):
     event_category: Labels
     readings: OpReadings
     exchanges: Mapping[int, process_groups.ExpertExchange]
-    unified: Calls
+    unified: calls.Calls
 
     @cached_property
     def phases(self) -> Phases:
@@ -376,11 +369,11 @@ def attribute(recording: Recording, window: Window, options: AnalysisOptions) ->
     table, tree, device = recording.trace.table, recording.trace.tree, recording.device
     model = options.work.model if options.work is not None else None
     callers, readings = read_ops(recording.trace, recording.catalog, window.activity, model)
-    activity = with_communicating_ops(window.activity, callers, readings)
+    activity = calls.with_communicating_ops(window.activity, callers, readings)
     system = None if device is None else System.of_device(device)
     readings, exchanges = process_groups.exchanges_of(recording.trace, readings, options.ep_size, system)
-    unified, category = unified_calls(table, activity, readings, callers)
-    forget_impossible_work(readings, lambda: modelled_calls(activity, readings, callers), device)
+    unified, category = calls.unified_calls(table, activity, readings, callers)
+    calls.forget_impossible_work(readings, lambda: calls.modelled_calls(activity, readings, callers), device)
     everything = activity
     if len(activity) < len(window.everything):
         communication = window.everything.communication.copy()
@@ -398,7 +391,7 @@ def attribute(recording: Recording, window: Window, options: AnalysisOptions) ->
 
 
 def coverage(
-    table: TraceTable, activity: DeviceActivity, unified: Calls, readings: OpReadings, categories: Labels
+    table: TraceTable, activity: DeviceActivity, unified: calls.Calls, readings: OpReadings, categories: Labels
 ) -> summary.Coverage:
     """Shares of the summed duration of all device events, communication included in the denominator.
 
@@ -417,7 +410,7 @@ def coverage(
     models = [reading.model for reading in readings.readings]
     has_work = np.append(readings.with_work, False)
     says_flops = np.array([m is not None and m.flops() is not None for m in models] + [False], bool)
-    modelled = ~np.isnan(copied_bytes(table, activity))
+    modelled = ~np.isnan(calls.copied_bytes(table, activity))
     unlinked = activity.op < 0
     modelled[unified.events] |= has_work[code][unified.call_of_event]
     computed = activity.communication | activity.memcpy

@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.attribution import host_time
 from tracelens.analysis.attribution.host_scopes import PHASES, RECOMPUTE
-from tracelens.analysis.attribution.host_time import (
-    ALLOCATOR,
-    COMPILATION,
-    HOST_WORK,
-    LAUNCH_BOUND,
-    SYNCHRONIZATION,
-    named,
-)
 from tracelens.analysis.findings.rule import Candidate, Observed, built_in, built_in_advice
 from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, LATENCY, UNKNOWN, UNRECORDED
@@ -201,7 +194,7 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
 def before_first_launch(seen: Observed) -> Bools:
     """Which parts of idle time are host work between the start of a step and its first device event."""
     times, chosen = seen.context.window.times, list(seen.context.selected)
-    mine = seen.idle_of(HOST_WORK)
+    mine = seen.idle_of(host_time.HOST_WORK)
     if not chosen or not len(seen.activity):
         return np.zeros(len(mine), bool)
     begin = times.start_ns[chosen]
@@ -250,7 +243,7 @@ def drained_queue(seen: Observed) -> Iterator[Candidate]:
     idle_ns = seen.idle_ns[parts].sum()
     waits = len(np.unique(seen.idle.row[parts]))
     idle_share_of_window = float(idle_ns / max(1, seen.window_ns))
-    for candidate in idle_of_cause(seen, SYNCHRONIZATION, parts):
+    for candidate in idle_of_cause(seen, host_time.SYNCHRONIZATION, parts):
         waited_us = waited_ns / NS_PER_US / seen.steps
         yield replace(
             candidate,
@@ -275,7 +268,7 @@ def drained(seen: Observed) -> Bools:
     host is late anyhow.
     """
     idle = seen.idle
-    parts = seen.idle_of(SYNCHRONIZATION, HOST_WORK, LAUNCH_BOUND, LATENCY)
+    parts = seen.idle_of(host_time.SYNCHRONIZATION, host_time.HOST_WORK, host_time.LAUNCH_BOUND, LATENCY)
     begins = _begin_gaps(seen)
     start, end = _waits(seen)
     if not len(start) or not begins.any():
@@ -376,11 +369,14 @@ def launch_bound(seen: Observed) -> Iterator[Candidate]:
     """Idle time in launches, in the Python between them, and until what was launched begins."""
     length = seen.idle_ns
     others = seen.once(drained) | seen.once(before_first_launch)
-    launches, between = seen.idle_of(LAUNCH_BOUND), seen.idle_of(HOST_WORK) & (length < _BETWEEN_LAUNCHES_NS)
+    launches, between = (
+        seen.idle_of(host_time.LAUNCH_BOUND),
+        seen.idle_of(host_time.HOST_WORK) & (length < _BETWEEN_LAUNCHES_NS),
+    )
     parts = (launches | between | seen.idle_of(LATENCY)) & ~others
     if length[launches & ~others].sum() < _LEAST_LAUNCHES * length[parts].sum():
         parts &= ~between
-    for candidate in idle_of_cause(seen, LAUNCH_BOUND, parts):
+    for candidate in idle_of_cause(seen, host_time.LAUNCH_BOUND, parts):
         why = candidate.why
         if float(candidate.figures[0].value) >= _CPU_BOUND:
             slowed = "; recording stacks slows the host" if seen.table.has_stacks else ""
@@ -405,12 +401,12 @@ _RECORD_STACKS = (
 def host_work(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause, but for that at the start of steps and what the host would do while it waits."""
     parts = (
-        seen.idle_of(HOST_WORK)
+        seen.idle_of(host_time.HOST_WORK)
         & ~seen.once(before_first_launch)
         & ~hidden_without_waits(seen)
         & ~_of_compiled_code(seen)
     )
-    for candidate in idle_of_cause(seen, HOST_WORK, parts):
+    for candidate in idle_of_cause(seen, host_time.HOST_WORK, parts):
         # Whether torch.profiler was told not to record Python frames
         without = not seen.table.has_stacks and seen.table.recorder.no_stacks == Recorder().no_stacks
         remedy = _RECORD_STACKS if without and no_stacks(seen.table).option else None
@@ -442,8 +438,8 @@ def allocator_retries(seen: Observed) -> Iterator[Candidate]:
     """All idle time in calls of the allocator, where it gives back and asks again."""
     table = seen.context.recorded.table
     calls = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
-    frees = named(table, _FREES, calls)
-    rows = np.flatnonzero(frees | named(table, _ALLOCATES, calls))
+    frees = host_time.named(table, _FREES, calls)
+    rows = np.flatnonzero(frees | host_time.named(table, _ALLOCATES, calls))
     rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
     before, after = rows[:-1], rows[1:]
     waited = table.start_ns[after] - table.ends_ns(before)
@@ -451,7 +447,7 @@ def allocator_retries(seen: Observed) -> Iterator[Candidate]:
     inside = (table.start_ns[after] >= first) & (table.start_ns[after] < last)
     again = frees[before] & ~frees[after] & (table.lane[before] == table.lane[after]) & (waited <= _AT_ONCE_NS)
     if retries := int((again & inside).sum()):
-        for candidate in idle_of_cause(seen, ALLOCATOR):
+        for candidate in idle_of_cause(seen, host_time.ALLOCATOR):
             yield replace(
                 candidate,
                 why=f"{candidate.why}; memory is freed and allocated again {counted(retries, 'time')}",
@@ -468,13 +464,13 @@ _SEGMENTS_MB = 100.0
 @built_in("memory_fragmentation")
 def memory_fragmentation(seen: Observed) -> Iterator[Candidate]:
     """All idle time in calls of the allocator, where what it holds peaks far above what is in use."""
-    memory = seen.context.frames.get("memory") if seen.idle_of(ALLOCATOR).any() else None
+    memory = seen.context.frames.get("memory") if seen.idle_of(host_time.ALLOCATOR).any() else None
     if memory is None:
         return
     held, used = (memory.loc[memory["device"] != "cpu", key].max() for key in ("peak_reserved_mb", "peak_mb"))
     if not held > max(_TIMES_IN_USE * used, used + _SEGMENTS_MB):
         return
-    for candidate in idle_of_cause(seen, ALLOCATOR):
+    for candidate in idle_of_cause(seen, host_time.ALLOCATOR):
         yield replace(
             candidate,
             why=f"{candidate.why}; the allocator holds {size(held)}, of which at most {size(used)} is in use",
@@ -527,7 +523,7 @@ def recomputation(seen: Observed) -> Iterator[Candidate]:
 
 
 #: Rule -> the cause of the idle time that it is about.
-_COMPILED_CAUSES = {"graph_break": HOST_WORK, "recompilation": COMPILATION}
+_COMPILED_CAUSES = {"graph_break": host_time.HOST_WORK, "recompilation": host_time.COMPILATION}
 
 
 def _compiled_idle(seen: Observed) -> dict[tuple[str, str], tuple[Bools, str]]:
@@ -604,4 +600,4 @@ def recompilations(seen: Observed) -> Iterator[Candidate]:
 @built_in("idle: compilation")
 def compilation(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause, but for what is compiled again at a known line."""
-    return idle_of_cause(seen, COMPILATION, seen.idle_of(COMPILATION) & ~_of_compiled_code(seen))
+    return idle_of_cause(seen, host_time.COMPILATION, seen.idle_of(host_time.COMPILATION) & ~_of_compiled_code(seen))

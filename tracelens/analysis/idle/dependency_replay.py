@@ -27,24 +27,7 @@ from tracelens.analysis.attribution.host_time import DATA_LOADING, HOST_CAUSES, 
 from tracelens.analysis.attribution.steps import RecordedStep, typical_step
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.grouping import by_number
-from tracelens.analysis.idle.dependencies import (
-    CALLS,
-    COMMUNICATION,
-    COMPUTATION,
-    KINDS,
-    NO_ANCHORS,
-    OUTSIDE,
-    QUEUED,
-    RETURN,
-    STREAM_WAIT,
-    Device,
-    Edges,
-    Pairs,
-    Threads,
-    host_waits,
-    inferred_waits,
-    recorded_waits,
-)
+from tracelens.analysis.idle import dependencies
 from tracelens.analysis.intervals import Bools, Covered, Floats, Ints
 from tracelens.errors import UsageError
 from tracelens.files.compiled import address, library
@@ -199,7 +182,7 @@ class DependencyReplay:
         events: DeviceActivity,
         *,
         on_host: tuple[int, int] | None = None,
-        also: tuple[RowColumn, Ints] = NO_ANCHORS,
+        also: tuple[RowColumn, Ints] = dependencies.NO_ANCHORS,
     ) -> None:
         """``events``: all device events of the file, or those of a part of it that the host launched in the span
         ``on_host``. ``also``: rows and times that are anchors too.
@@ -209,8 +192,8 @@ class DependencyReplay:
         if on_host is not None:
             blocking = blocking[(table.start_ns[blocking] >= on_host[0]) & (table.start_ns[blocking] < on_host[1])]
         rows, times = np.concatenate((blocking, also[0])), np.concatenate((table.start_ns[blocking], also[1]))
-        self.device = Device(table, tree, events, window)
-        self.threads = Threads(table, host, self.device, on_host or window, also=(rows, times))
+        self.device = dependencies.Device(table, tree, events, window)
+        self.threads = dependencies.Threads(table, host, self.device, on_host or window, also=(rows, times))
         #: Position of each of the device's events in ``events``.
         self.at = np.searchsorted(events.rows, self.device.rows)
         self._host_time = partial(HostTime, table, tree, host)
@@ -219,33 +202,40 @@ class DependencyReplay:
         #: Of each device event: the thread of the call that launched it, -1 without one, and when that returned.
         self._launched_by = np.where(launch >= 0, table.lane[launch], -1).astype(np.int64)
         self._returned = np.where(launch >= 0, table.ends_ns(launch.astype(np.int32)), self.device.start)
-        edges = Edges(self.device, self.threads)
+        edges = dependencies.Edges(self.device, self.threads)
         edges.add_threads()
         edges.add_launches(np.full(len(self.device.start), NONE))
-        recorded = recorded_waits(table, self.device)
+        recorded = dependencies.recorded_waits(table, self.device)
         edges.add_stream_waits(recorded)
-        edges.add_stream_waits(inferred_waits(self.device, {target for _, target in recorded}, window[0]))
+        edges.add_stream_waits(dependencies.inferred_waits(self.device, {target for _, target in recorded}, window[0]))
         edges.add_stream_waits(_collective_waits(table, self.device))
         #: Number of device events.
         self.events = len(self.device.start)
         self._waits(
-            edges, host_waits(table, self.device, self.threads) + _all_streams(table, self.device, self.threads)
+            edges,
+            dependencies.host_waits(table, self.device, self.threads) + _all_streams(table, self.device, self.threads),
         )
         edges.add_events(self._own)
         one, following = (each + self.events for each in edges.neighbors)
-        edges.add(one, following, np.zeros(len(one), np.int64), QUEUED, np.full(len(one), -1))
+        edges.add(one, following, np.zeros(len(one), np.int64), dependencies.QUEUED, np.full(len(one), -1))
         edges.add_neighbors()
         self._order(edges)
 
-    def _waits(self, edges: Edges, pairs: Pairs) -> None:
+    def _waits(self, edges: dependencies.Edges, pairs: dependencies.Pairs) -> None:
         """Adds calls that wait for events: each returns as long after any of them as after the last, at most."""
         source, anchor = np.array(pairs, np.int64).reshape(-1, 2).T
         gap = self.threads.time[anchor] - self.device.end[source]
         least = np.full(len(self.threads.time), self.device.usual)
         np.minimum.at(least, anchor, gap)
-        edges.add(source + self.events, anchor + 2 * self.events, least[anchor], RETURN, self.threads.rows[anchor])
+        edges.add(
+            source + self.events,
+            anchor + 2 * self.events,
+            least[anchor],
+            dependencies.RETURN,
+            self.threads.rows[anchor],
+        )
 
-    def _order(self, edges: Edges) -> None:
+    def _order(self, edges: dependencies.Edges) -> None:
         source, target, length, kind, _ = edges.columns
         position = edges.position
         # Which dependencies are those on a thread's own beginning where another thread hands over to it then.
@@ -262,7 +252,7 @@ class DependencyReplay:
         self.node_times, self._position = edges.time, position
         self._source, self._target, self._length, self._kind = (c[kept] for c in (source, target, length, kind))
         #: Dependencies of calls on what they wait for.
-        self._returns = np.flatnonzero(self._kind == KINDS.index(RETURN))
+        self._returns = np.flatnonzero(self._kind == dependencies.KINDS.index(dependencies.RETURN))
         reached = np.full(len(self.node_times), NONE)
         np.maximum.at(reached, self._target, self.node_times[self._source] + self._length)
         #: What was recorded beyond the dependencies, by node.
@@ -326,9 +316,11 @@ class DependencyReplay:
         length = self._lengths(changes)
         source, target = self._source, self._target
         if changes.gap is not None:
-            beyond[:n][~np.isin(np.arange(n), self._target[self._kind == KINDS.index(STREAM_WAIT)])] = 0
+            beyond[:n][
+                ~np.isin(np.arange(n), self._target[self._kind == dependencies.KINDS.index(dependencies.STREAM_WAIT)])
+            ] = 0
             gaps = (self._source >= n) & (self._source < 2 * n) & (self._target < n)
-            gaps &= self._kind == KINDS.index(QUEUED)
+            gaps &= self._kind == dependencies.KINDS.index(dependencies.QUEUED)
             # A graph makes no gap longer
             length[gaps] = np.minimum(
                 changes.gap, np.maximum(self.node_times[target[gaps]] - self.node_times[source[gaps]], 0)
@@ -365,7 +357,9 @@ class DependencyReplay:
     def _parts(self) -> tuple[Ints, Ints, Ints]:
         """The dependencies that are device events, joins of overlapping events, and host time."""
         source, target, n = self._source, self._target, self.events
-        on_host = np.isin(self._kind, (KINDS.index(CALLS), KINDS.index(OUTSIDE)))
+        on_host = np.isin(
+            self._kind, (dependencies.KINDS.index(dependencies.CALLS), dependencies.KINDS.index(dependencies.OUTSIDE))
+        )
         of_event = source < n
         parts = of_event & (target == source + n), of_event & (target < n), on_host
         events, joins, host = (np.flatnonzero(part) for part in parts)
@@ -400,16 +394,19 @@ class DependencyReplay:
         return np.rint(length * changes.host).astype(np.int64)
 
 
-def _collective_waits(table: TraceTable, device: Device) -> Pairs:
+def _collective_waits(table: TraceTable, device: dependencies.Device) -> dependencies.Pairs:
     """A collective's stream waits for what its thread had launched by then, on whatever stream that was.
 
     So PyTorch's ProcessGroupNCCL has it (``syncStream``), recorded or not. Where one began before that was done, it
     waits for something else.
     """
     launched = np.flatnonzero(device.launch >= 0)
-    thread, sent = table.lane[device.launch[launched]], device.kind[launched] == KINDS.index(COMMUNICATION)
-    works = device.kind[launched] == KINDS.index(COMPUTATION)
-    pairs: Pairs = []
+    thread, sent = (
+        table.lane[device.launch[launched]],
+        device.kind[launched] == dependencies.KINDS.index(dependencies.COMMUNICATION),
+    )
+    works = device.kind[launched] == dependencies.KINDS.index(dependencies.COMPUTATION)
+    pairs: dependencies.Pairs = []
     works_of = {lane: launched[works][at] for lane, at in by_number(thread[works])}
     for lane, at in by_number(thread[sent]):
         own, collectives = works_of.get(lane, launched[:0]), launched[sent][at]
@@ -421,12 +418,12 @@ def _collective_waits(table: TraceTable, device: Device) -> Pairs:
     return pairs
 
 
-def _all_streams(table: TraceTable, device: Device, threads: Threads) -> Pairs:
+def _all_streams(table: TraceTable, device: dependencies.Device, threads: dependencies.Threads) -> dependencies.Pairs:
     """Calls that wait for a whole device: the last event of each stream that had been launched by then."""
     names = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize", "hipCtxSynchronize")
     codes = [code for code, name in enumerate(table.names) if name in names]
     waits = np.flatnonzero(np.isin(table.name[threads.waits], codes)).tolist()
-    pairs: Pairs = []
+    pairs: dependencies.Pairs = []
     for wait in waits:
         row, anchor = int(threads.waits[wait]), int(threads.of_wait[wait])
         for lane in range(len(device.bounds) - 1):

@@ -20,14 +20,7 @@ from tracelens.analysis.attribution.steps import RecordedStep, StepTimes
 from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Bools, Floats, Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.perf_models.inference_attention import (
-    SUMS,
-    WINDOW,
-    AttentionSums,
-    InferenceAttention,
-    InferenceStep,
-    LayerWindow,
-)
+from tracelens.perf_models import inference_attention
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_S, NS_PER_US
@@ -54,7 +47,7 @@ class InferenceSteps(Record, frozen=True, kw_only=True, eq=False):
     """
 
     steps: list[RecordedStep]
-    said: list[InferenceStep]
+    said: list[inference_attention.InferenceStep]
     engine: str = ""
 
     @property
@@ -77,7 +70,7 @@ def inference_steps(table: TraceTable, catalog: Catalog) -> InferenceSteps:
             windows.append((start, -start - int(table.duration_ns[row]), step))
             engines |= {prefix for prefix in _ENGINES if table.name_of(row).startswith(prefix)}
     steps: list[RecordedStep] = []
-    found: list[InferenceStep] = []
+    found: list[inference_attention.InferenceStep] = []
     for start, end, step in sorted(windows, key=lambda window: window[:2]):
         if not steps or -end > steps[-1].end_ns:
             steps.append(RecordedStep(number=len(steps), start_ns=start, end_ns=-end))
@@ -85,7 +78,7 @@ def inference_steps(table: TraceTable, catalog: Catalog) -> InferenceSteps:
     return InferenceSteps(steps=steps, said=found, engine=next((_ENGINES[p] for p in _ENGINES if p in engines), ""))
 
 
-def annotations_of_steps(table: TraceTable, catalog: Catalog) -> list[tuple[int, InferenceStep]]:
+def annotations_of_steps(table: TraceTable, catalog: Catalog) -> list[tuple[int, inference_attention.InferenceStep]]:
     """The row of every annotation of an inference step, and what it says."""
     rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
     said = {code: catalog.inference_step(table.names[code]) for code in np.unique(table.name[rows]).tolist()}
@@ -93,7 +86,7 @@ def annotations_of_steps(table: TraceTable, catalog: Catalog) -> list[tuple[int,
     return [(row, step) for row, code in every if (step := said[code]) is not None]
 
 
-def phase(step: InferenceStep) -> str | None:
+def phase(step: inference_attention.InferenceStep) -> str | None:
     """``prefill``, ``decode`` or ``mixed``, by the requests; None where none are recorded."""
     if step.context_requests is None and step.generation_requests is None:
         return None
@@ -121,12 +114,12 @@ def steady_steps(steps: InferenceSteps, times: StepTimes) -> list[int]:
     return best[1:] or best
 
 
-def _alike(first: InferenceStep, step: InferenceStep) -> bool:
+def _alike(first: inference_attention.InferenceStep, step: inference_attention.InferenceStep) -> bool:
     before, now = _requests(first), _requests(step)
     return phase(first) == phase(step) and before * _ALIKE <= now <= before / _ALIKE
 
 
-def _requests(step: InferenceStep) -> int:
+def _requests(step: inference_attention.InferenceStep) -> int:
     return (step.context_requests or 0) + (step.generation_requests or 0)
 
 
@@ -145,7 +138,7 @@ def iterations(
 
     inside = step_of >= 0
     part = activity.select(inside)
-    attention = category[inside].are(InferenceAttention.category)
+    attention = category[inside].are(inference_attention.InferenceAttention.category)
     n, of = len(steps), step_of[inside]
     duration = times.duration_ns / NS_PER_US
     of_phases = np.stack([_column(steps.said, key) for key in ("context_tokens", "generation_tokens")])
@@ -213,11 +206,13 @@ def _rate(rows: pd.DataFrame) -> float:
     return float((known["tokens_s"] * known["duration_us"]).sum() / time_us) if time_us else float("nan")
 
 
-def _column(said: Sequence[InferenceStep], key: str) -> npt.NDArray[np.float64]:
+def _column(said: Sequence[inference_attention.InferenceStep], key: str) -> npt.NDArray[np.float64]:
     return np.array([np.nan if (value := getattr(step, key)) is None else value for step in said], float)
 
 
-def inference_sums(table: TraceTable, catalog: Catalog, rows: RowColumn) -> tuple[Ints, list[AttentionSums]]:
+def inference_sums(
+    table: TraceTable, catalog: Catalog, rows: RowColumn
+) -> tuple[Ints, list[inference_attention.AttentionSums]]:
     """(index into the sums for each row, or -1; the distinct sums) from the host annotations around the rows."""
     sums_of = _sums_of(table, catalog)
     distinct = {sums: index for index, sums in enumerate(dict.fromkeys(sums_of.values()))}
@@ -230,10 +225,10 @@ def inference_sums(table: TraceTable, catalog: Catalog, rows: RowColumn) -> tupl
     return index_of[np.where(around >= 0, table.name[around], -1)], list(distinct)
 
 
-def _sums_of(table: TraceTable, catalog: Catalog) -> dict[int, AttentionSums]:
+def _sums_of(table: TraceTable, catalog: Catalog) -> dict[int, inference_attention.AttentionSums]:
     """Name code of the annotations that say an inference step's sums -> these."""
     annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
-    sums_of: dict[int, AttentionSums] = {}
+    sums_of: dict[int, inference_attention.AttentionSums] = {}
     for code in np.unique(table.name[annotations]).tolist():
         step = catalog.inference_step(table.names[code])
         if step is not None and step.sums is not None:
@@ -241,7 +236,7 @@ def _sums_of(table: TraceTable, catalog: Catalog) -> dict[int, AttentionSums]:
     return sums_of
 
 
-def _enclosing(table: TraceTable, sums_of: Mapping[int, AttentionSums], rows: RowColumn) -> Ints:
+def _enclosing(table: TraceTable, sums_of: Mapping[int, inference_attention.AttentionSums], rows: RowColumn) -> Ints:
     """An op belongs to the innermost annotation of its process, on whatever thread, in whose time it started."""
     found = np.full(len(rows), -1, np.int64)
     annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
@@ -265,7 +260,7 @@ def _enclosing(table: TraceTable, sums_of: Mapping[int, AttentionSums], rows: Ro
 
 def layer_windows(
     table: TraceTable, catalog: Catalog, rows: RowColumn, model: ModelConfig | None
-) -> dict[int, tuple[tuple[str, LayerWindow], ...]]:
+) -> dict[int, tuple[tuple[str, inference_attention.LayerWindow], ...]]:
     """Row of an attention call -> the attribute that its binding finds its window in; no rows without windows.
 
     ``model`` is the one that the caller named; else every model of the package with windows is tried.
@@ -282,14 +277,14 @@ def layer_windows(
     shapes = [shape_of[kind] for kind in kinds]
     known = np.flatnonzero((step >= 0) & np.array([shape is not None for shape in shapes], bool))
     order = known[np.argsort(step[known], kind="stable")]
-    found: dict[int, tuple[tuple[str, LayerWindow], ...]] = {}
+    found: dict[int, tuple[tuple[str, inference_attention.LayerWindow], ...]] = {}
     for _, group in groupby(order.tolist(), key=lambda at: int(step[at])):
         inside = list(group)
         layers = _letters(len(inside), {shapes[at] for at in inside}, model)
         if layers is not None:
             letters, window = layers
             found |= {
-                int(calls[at]): ((WINDOW, window),)
+                int(calls[at]): ((inference_attention.WINDOW, window),)
                 for at, letter in zip(inside, letters, strict=True)
                 if letter == _WINDOWED
             }
@@ -302,16 +297,18 @@ _WINDOWED = "w"
 def _shape(table: TraceTable, catalog: Catalog, row: int) -> tuple[int, int, int] | None:
     """Query heads, key-value heads and head width of a call whose window was not recorded."""
     signature = table.signature_of(row)
-    empty = replace(signature, attributes=(*signature.attributes, (SUMS, AttentionSums())))
+    empty = replace(
+        signature, attributes=(*signature.attributes, (inference_attention.SUMS, inference_attention.AttentionSums()))
+    )
     model = catalog.read(empty).model
-    if not isinstance(model, InferenceAttention) or model.window is not None:
+    if not isinstance(model, inference_attention.InferenceAttention) or model.window is not None:
         return None
     return model.q_heads, model.kv_heads, model.d_qk
 
 
 def _letters(
     calls: int, shapes: set[tuple[int, int, int] | None], named: ModelConfig | None
-) -> tuple[str, LayerWindow] | None:
+) -> tuple[str, inference_attention.LayerWindow] | None:
     """A letter per layer, and the window of those with one; None where no model fits, or several that differ."""
     shape = shapes.pop() if len(shapes) == 1 else None
     if shape is None:
@@ -325,7 +322,7 @@ def _letters(
         ranks = config.q_heads // heads if heads else 0
         fits = ranks >= 1 and (config.q_heads, config.kv_heads) == (ranks * heads, ranks * kv_heads)
         if config.window is not None and len(letters) == calls and config.head_dim == width and fits:
-            fitting[letters, config.window] = LayerWindow(keys=config.window, model=config.label)
+            fitting[letters, config.window] = inference_attention.LayerWindow(keys=config.window, model=config.label)
     if len(fitting) != 1:
         return None
     (letters, _), window = fitting.popitem()

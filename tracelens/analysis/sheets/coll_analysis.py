@@ -13,14 +13,7 @@ import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import first_of_each, numbered
-from tracelens.analysis.reading.process_groups import (
-    SIZES_FROM,
-    all_to_all_share,
-    attributes_of_calls,
-    bus_gb_s,
-    collective_word,
-    message_mb,
-)
+from tracelens.analysis.reading import process_groups
 from tracelens.analysis.sheets import built_in
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.priced_calls import sorted_by
@@ -42,7 +35,7 @@ _ATTRIBUTES = {
     "out_nelems": "Out msg nelems",
     "in_split": "In split size",
     "out_split": "Out split size",
-    "sizes_from": SIZES_FROM,
+    "sizes_from": process_groups.SIZES_FROM,
 }
 _KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
 
@@ -65,7 +58,7 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     index = np.flatnonzero(activity.collective)
     if not len(index):
         return pd.DataFrame()
-    attributes, call = attributes_of_calls(table, tree, activity.rows[index])
+    attributes, call = process_groups.attributes_of_calls(table, tree, activity.rows[index])
     part = numbered(call, activity.stream[index])
     first = first_of_each(part)
     code_of: dict[tuple[Any, ...], int] = {}
@@ -81,20 +74,24 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     result = result.join(times.add_prefix("duration_us_"))
     result["operation_count"] = np.bincount(group)
     for side in ("in", "out"):
-        result[f"{side}_mb"] = list(map(message_mb, result[f"{side}_nelems"], result["dtype"]))
+        result[f"{side}_mb"] = list(map(process_groups.message_mb, result[f"{side}_nelems"], result["dtype"]))
     result["expected_remote_mb"] = [
         None if share is None or nbytes is None else share * nbytes
         for share, nbytes in zip(result.pop("remote_share"), result["in_mb"], strict=True)
     ]
-    result["effective_bus_gb_s"] = bus_gb_s(result, result["duration_us_mean"])
-    result["effective_bus_gb_s_shortest"] = bus_gb_s(result, result["duration_us_min"])
+    result["effective_bus_gb_s"] = process_groups.bus_gb_s(result, result["duration_us_mean"])
+    result["effective_bus_gb_s_shortest"] = process_groups.bus_gb_s(result, result["duration_us_min"])
     return sorted_by(result, "duration_us_sum")
 
 
 def _record(attributes: dict[str, Any], rank: int | None, stream: int) -> tuple[Any, ...]:
     """What tells collective calls apart, in the order of ``_KEYS``."""
     record = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
-    share = all_to_all_share(attributes, rank) if collective_word(record["collective"]) == "all_to_all" else None
+    share = (
+        process_groups.all_to_all_share(attributes, rank)
+        if process_groups.collective_word(record["collective"]) == "all_to_all"
+        else None
+    )
     record |= {"remote_share": share and share.share, "remote_from": share and share.source}
     record |= {"rank": rank, "stream": stream}
     return tuple(record[key] for key in _KEYS)

@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.attribution import host_scopes
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.attribution.host_scopes import (
-    BACKWARD,
-    FORWARD,
-    MAX_MODULES,
-    PHASES,
-    RECOMPUTE,
-    Paths,
-    Phases,
-    Scopes,
-    around_launches,
-    frame_text,
-    module_class,
-    path_text,
-    reached,
-)
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.grouping import first_of_each, last_begun, numbered
 from tracelens.analysis.intervals import Bools, Ints
@@ -63,15 +49,17 @@ class ModulePaths(Record, frozen=True, kw_only=True, eq=False):
     ``of_launch``: the path in which each launch lies, 0 for none.
     """
 
-    scopes: Scopes
-    paths: Paths
+    scopes: host_scopes.Scopes
+    paths: host_scopes.Paths
     path: Ints
     classes: Sequence[str]
     of_launch: Ints
 
     def text(self, path: int) -> str:
         """``Model/Block/Linear``; empty for path 0, and of a deep path the innermost modules."""
-        return path_text([self.classes[code] for code in self.paths.codes_of(path, MAX_MODULES + 1)])
+        return host_scopes.path_text(
+            [self.classes[code] for code in self.paths.codes_of(path, host_scopes.MAX_MODULES + 1)]
+        )
 
 
 def module_paths(table: TraceTable, tree: OpTree, launches: RowColumn, step_stem: str) -> ModulePaths | None:
@@ -83,16 +71,16 @@ def module_paths(table: TraceTable, tree: OpTree, launches: RowColumn, step_stem
     number: dict[str, int] = {}
     class_of = np.full(len(table.names), -1, np.int64)
     for code in np.unique(name).tolist():
-        class_of[code] = number.setdefault(module_class(table.names[code]), len(number))
-    paths = Paths()
+        class_of[code] = number.setdefault(host_scopes.module_class(table.names[code]), len(number))
+    paths = host_scopes.Paths()
     path = paths.of(np.arange(len(scopes)), scopes.above, class_of[name])
-    scope = around_launches(tree, scopes, launches)
+    scope = host_scopes.around_launches(tree, scopes, launches)
     of_launch = np.where(scope >= 0, path[scope], 0)
     return ModulePaths(scopes=scopes, paths=paths, path=path, classes=list(number), of_launch=of_launch)
 
 
 def modules(
-    table: TraceTable, tree: OpTree, activity: DeviceActivity, phases: Phases, step_stem: str,
+    table: TraceTable, tree: OpTree, activity: DeviceActivity, phases: host_scopes.Phases, step_stem: str,
     in_scope: Callable[[RowColumn], Bools] | None = None,
 ) -> pd.DataFrame | None:  # fmt: skip
     """One row per path of module classes (``Model/Block/Linear``), parents before what is in them, by time.
@@ -109,7 +97,7 @@ def modules(
         return None
     scopes, paths, path, classes = found.scopes, found.paths, found.path, found.classes
     n, parent = len(paths), np.array(paths.parent)
-    own = np.zeros((len(PHASES), n), np.int64)
+    own = np.zeros((len(host_scopes.PHASES), n), np.int64)
     np.add.at(own, (phases.phase, found.of_launch), activity.duration)
     total = own.copy()
     for child in range(n - 1, 0, -1):
@@ -144,7 +132,8 @@ def modules(
             "kernel_us": total.sum(axis=0)[shown] / NS_PER_US,
             "kernel_self_us": own.sum(axis=0)[shown] / NS_PER_US,
             **{
-                f"{phase}_us": total[PHASES.index(phase)][shown] / NS_PER_US for phase in (FORWARD, RECOMPUTE, BACKWARD)
+                f"{phase}_us": total[host_scopes.PHASES.index(phase)][shown] / NS_PER_US
+                for phase in (host_scopes.FORWARD, host_scopes.RECOMPUTE, host_scopes.BACKWARD)
             },
             "percent_of_kernels": 100 * total.sum(axis=0)[shown] / everything,
         }
@@ -177,7 +166,7 @@ def _programs(table: TraceTable, activity: DeviceActivity, runs: RowColumn) -> p
             "host_us": np.nan,
             "kernel_us": total / NS_PER_US,
             "self_us": total / NS_PER_US,
-            **{f"{phase}_us": np.nan for phase in (FORWARD, RECOMPUTE, BACKWARD)},
+            **{f"{phase}_us": np.nan for phase in (host_scopes.FORWARD, host_scopes.RECOMPUTE, host_scopes.BACKWARD)},
             "percent": 100 * total / max(int(total.sum()), 1),
         }
     )
@@ -185,7 +174,7 @@ def _programs(table: TraceTable, activity: DeviceActivity, runs: RowColumn) -> p
     return frame.iloc[[*order, none] if total[none] else order].reset_index(drop=True)
 
 
-def _scopes(table: TraceTable, tree: OpTree, step_stem: str) -> Scopes | None:
+def _scopes(table: TraceTable, tree: OpTree, step_stem: str) -> host_scopes.Scopes | None:
     """Calls of modules; where none were recorded, annotated ranges but the steps'; None without either."""
     kind, name = table.kind[tree.order], table.name[tree.order]
 
@@ -196,7 +185,7 @@ def _scopes(table: TraceTable, tree: OpTree, step_stem: str) -> Scopes | None:
     found = wanted(Kind.PYTHON_FUNCTION, lambda text: text.startswith(MODULE_PREFIX))
     if not found.any():
         found = wanted(Kind.USER_ANNOTATION, lambda text: not is_step_annotation(text, step_stem))
-    return Scopes(tree, found) if found.any() else None
+    return host_scopes.Scopes(tree, found) if found.any() else None
 
 
 def _by_time(parent: Ints, time: Ints, texts: list[str]) -> list[int]:
@@ -268,7 +257,7 @@ def lines_of_events(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     return Labels.of(inverse.reshape(-1), [lines[path] or "" for path in distinct.tolist()])
 
 
-def _own_lines(paths: Paths, names: list[str]) -> list[str | None]:
+def _own_lines(paths: host_scopes.Paths, names: list[str]) -> list[str | None]:
     """Of each path the innermost frame outside the framework, None without one."""
     own = [None if _FRAMEWORK.match(text) else text for text in names]
     found: list[str | None] = [None]
@@ -277,18 +266,20 @@ def _own_lines(paths: Paths, names: list[str]) -> list[str | None]:
     return found
 
 
-def _stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> tuple[Paths, list[str], Ints] | None:
+def _stacks(
+    table: TraceTable, tree: OpTree, activity: DeviceActivity
+) -> tuple[host_scopes.Paths, list[str], Ints] | None:
     """(distinct stacks, texts of their codes, the stack of each device event); None without recorded frames."""
     order = tree.order
     named = np.array([not name.startswith(MODULE_PREFIX) for name in table.names] or [False], bool)
     is_frame = (table.kind[order] == Kind.PYTHON_FUNCTION) & named[table.name[order]]
     if not is_frame.any():
         return None
-    frames = Scopes(tree, is_frame & reached(tree, tree.launch[activity.rows]))
-    frame = around_launches(tree, frames, tree.launch[activity.rows])
-    paths = Paths()
+    frames = host_scopes.Scopes(tree, is_frame & host_scopes.reached(tree, tree.launch[activity.rows]))
+    frame = host_scopes.around_launches(tree, frames, tree.launch[activity.rows])
+    paths = host_scopes.Paths()
     texts: dict[str, int] = {}
-    code_of = np.array([texts.setdefault(frame_text(name), len(texts)) for name in table.names], np.int64)
+    code_of = np.array([texts.setdefault(host_scopes.frame_text(name), len(texts)) for name in table.names], np.int64)
     # One more at the end, which index -1 reaches: path 0 is the empty one
     path = np.append(paths.of(frame[frame >= 0], frames.above, code_of[table.name[frames.rows]]), 0)
     return paths, list(texts), path[frame]
@@ -304,11 +295,13 @@ COMPILED_KERNELS_TITLE, GRAPH_BREAKS_TITLE = "compiled_kernels", "graph_breaks"
 NOT_JOINED = "not in the files"
 
 
-def compiled_regions(table: TraceTable, tree: OpTree, pattern: re.Pattern[str]) -> tuple[Scopes, list[str]]:
+def compiled_regions(table: TraceTable, tree: OpTree, pattern: re.Pattern[str]) -> tuple[host_scopes.Scopes, list[str]]:
     """The ranges whose name fits, in preorder, and what the pattern's group is in each."""
     said = {code: found[1] for code, text in enumerate(table.names) if (found := pattern.match(text))}
     name, kind = table.name[tree.order], table.kind[tree.order]
-    scopes = Scopes(tree, np.isin(name, list(said)) & ((kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)))
+    scopes = host_scopes.Scopes(
+        tree, np.isin(name, list(said)) & ((kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION))
+    )
     return scopes, [said[code] for code in table.name[scopes.rows].tolist()]
 
 

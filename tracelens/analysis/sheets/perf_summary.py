@@ -15,17 +15,7 @@ from tracelens.analysis.idle.idle_time import BEFORE_RECORDING, CAUSES
 from tracelens.analysis.intervals import Floats, Ints
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
-from tracelens.analysis.sheets import built_in, columns_of, sheet_rows
-from tracelens.analysis.sheets.priced_calls import (
-    DIFFERENT,
-    UNLINKED_NAME,
-    Grouping,
-    by_time,
-    identity_columns,
-    sorted_by,
-    statistics_of,
-    with_estimated_totals,
-)
+from tracelens.analysis.sheets import built_in, columns_of, priced_calls, sheet_rows
 from tracelens.backends.base import bound_name
 from tracelens.trace.table import HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.types.signature import recorded_text
@@ -54,7 +44,9 @@ def _by_category(context: SheetContext) -> pd.DataFrame:
     if context.energy is not None:
         joules = context.energy.sums(category.code, len(category.texts)).power_w
         frame["energy_j"] = frame["category"].map(dict(zip(category.texts, joules, strict=True)))
-    return with_estimated_totals(by_time(frame, "direct_us_sum"), context.priced.modelled, "category")
+    return priced_calls.with_estimated_totals(
+        priced_calls.by_time(frame, "direct_us_sum"), context.priced.modelled, "category"
+    )
 
 
 def _by_name(context: SheetContext) -> pd.DataFrame:
@@ -64,7 +56,9 @@ def _by_name(context: SheetContext) -> pd.DataFrame:
         operation_count=("_calls", "sum"),
         categories=("category", lambda c: repr(sorted(set(c)))),
     )
-    return with_estimated_totals(by_time(frame.reset_index(), "direct_us_sum"), context.priced.modelled, "name")
+    return priced_calls.with_estimated_totals(
+        priced_calls.by_time(frame.reset_index(), "direct_us_sum"), context.priced.modelled, "name"
+    )
 
 
 KERNEL_SUMMARY_COLUMNS = columns_of("kernel_summary")
@@ -87,7 +81,7 @@ def kernel_summary(
     us = Spread(activity.duration_us(), ByGroup(group))
     columns = {
         "category": category[first].tolist(),
-        "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
+        "parent_op": [priced_calls.UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
         "kernel_name": [table.names[c] for c in activity.name[first].tolist()],
         "stream": activity.stream[first].astype(np.int64),
         "kernels": us.count,
@@ -96,7 +90,7 @@ def kernel_summary(
         "percent_of_kernels": 100 * us.sum / (us.sum.sum() or 1),
         "percent_of_window": 100 * us.sum * NS_PER_US / (total_ns or 1),
     }
-    return sorted_by(pd.DataFrame(columns), "duration_us_sum")
+    return priced_calls.sorted_by(pd.DataFrame(columns), "duration_us_sum")
 
 
 def short_kernels(activity: DeviceActivity, below_us: float = 10.0) -> Codes:
@@ -124,7 +118,7 @@ def _short_kernels_summary(context: SheetContext) -> pd.DataFrame:
     signatures = [table.signature_of(r) if r >= 0 else None for r in op[first].tolist()]
     result = pd.DataFrame(
         {
-            "parent_op": [UNLINKED_NAME if s is None else s.name for s in signatures],
+            "parent_op": [priced_calls.UNLINKED_NAME if s is None else s.name for s in signatures],
             "input_dims": [None if s is None else recorded_text(s.shapes) for s in signatures],
             "input_strides": [None if s is None else recorded_text(s.strides) for s in signatures],
             "concrete_inputs": [None if s is None else recorded_text(s.scalars) for s in signatures],
@@ -135,7 +129,7 @@ def _short_kernels_summary(context: SheetContext) -> pd.DataFrame:
     for key, figure in (("us_sum", "sum"), ("count", "size"), ("us_mean", "mean")):
         result[f"short_kernel_{key}"] = us[figure]
     result["percent_of_window"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
-    return sorted_by(result, "short_kernel_us_sum")
+    return priced_calls.sorted_by(result, "short_kernel_us_sum")
 
 
 def _cpu_ops(context: HostContext) -> pd.DataFrame | None:
@@ -146,12 +140,12 @@ def _cpu_ops(context: HostContext) -> pd.DataFrame | None:
     rows: RowColumn = np.flatnonzero(table.kind == Kind.CPU_OP).astype(np.int32)
     rows = rows[context.in_scope(rows)]
     readings = OpReadings(table, context.recording.catalog, rows)
-    group = Grouping(table, rows, np.full(len(rows), -1, np.int32))
+    group = priced_calls.Grouping(table, rows, np.full(len(rows), -1, np.int32))
     found = [readings.readings[c] for c in readings.code_of(rows[group.first]).tolist()]
-    frame = identity_columns(table, group.example, [r.category or OTHER for r in found])
+    frame = priced_calls.identity_columns(table, group.example, [r.category or OTHER for r in found])
     frame["operation_count"] = np.bincount(group.of_call, minlength=len(found))
     columns = {"host_us": table.duration_ns[rows] / NS_PER_US, "host_self_us": self_ns(trace)[rows] / NS_PER_US}
-    measured = statistics_of(columns, ByGroup(group.of_call), totals=tuple(columns))
+    measured = priced_calls.statistics_of(columns, ByGroup(group.of_call), totals=tuple(columns))
     frame["example_row"] = group.example
     models = [None if r.leaf_only else r.model for r in found]
     known = [None if model is None else model.flops() for model in models]
@@ -160,7 +154,9 @@ def _cpu_ops(context: HostContext) -> pd.DataFrame | None:
     frame["has_perf_model"] = [r.model is not None for r in found]
     mean = measured["host_us_mean"]
     rate = np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0)
-    return by_time(pd.DataFrame({**frame, **measured, "cpu_tflops_s": rate / TERA_PER_S_IN_PER_US}), "host_self_us_sum")
+    return priced_calls.by_time(
+        pd.DataFrame({**frame, **measured, "cpu_tflops_s": rate / TERA_PER_S_IN_PER_US}), "host_self_us_sum"
+    )
 
 
 def self_ns(trace: Trace) -> Ints:
@@ -184,7 +180,7 @@ def _cpu_ops_summary(context: HostContext) -> pd.DataFrame | None:
         host_us_sum=("host_us_sum", "sum"),
         host_self_us_sum=("host_self_us_sum", "sum"),
     )
-    return by_time(frame.reset_index(), "host_self_us_sum")
+    return priced_calls.by_time(frame.reset_index(), "host_self_us_sum")
 
 
 UNIFIED_PERF_SUMMARY_COLUMNS = columns_of("unified_perf_summary")
@@ -232,8 +228,8 @@ def tensor_shapes(dims: object) -> str | None:
     >>> tensor_shapes("((1024,), (8944, 1024), (), ())")
     '(1024,), (8944, 1024)'
     """
-    if dims == DIFFERENT:
-        return DIFFERENT
+    if dims == priced_calls.DIFFERENT:
+        return priced_calls.DIFFERENT
     return ", ".join(_SHAPE.findall(dims)) or None if isinstance(dims, str) else None
 
 
