@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import row_by_row
 from tracelens.cli import main
-from tracelens.cli.parsing import COMMON, EVERY, Parser, parser_of
+from tracelens.cli.parsing import EVERY, Parser, common_options, parser_of
 from tracelens.cli.verbs import GROUPS, VERBS
 
 
@@ -73,15 +73,15 @@ def test_the_whole_page_has_groups_and_defaults(capsys: pytest.CaptureFixture[st
 
 
 def test_what_is_common_is_known() -> None:
-    assert {name for name in COMMON if name not in PAGES} == set()
-    assert {name for name in VERBS if name not in COMMON} == set()
-    for command, common in COMMON.items():
+    assert {name for name in common_options() if name not in PAGES} == set()
+    assert {name for name in VERBS if name not in common_options()} == set()
+    for command, common in common_options().items():
         known = {name.lstrip("-") for action in PAGES[command]._actions for name in action.option_strings}
         known |= {name for action in PAGES[command]._actions for name in action.choices or ()}
         assert [name for name in common.options.split() if name not in known] == [], command
 
 
-@row_by_row("example", sorted({text for common in COMMON.values() for text in common.examples}))
+@row_by_row("example", sorted({text for common in common_options().values() for text in common.examples}))
 def test_examples_of_help_are_commands(example: str) -> None:
     words = shlex.split(example.removeprefix("source <(").removesuffix(")"))[1:]
     words = [*words, "list"] if words in (["models"], ["devices"], ["extensions"]) else words

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,116 +22,20 @@ class Common(NamedTuple):
     """``options``: names without dashes, or of a verb's own verbs, in their order; none: all of them."""
 
     options: str = ""
-    examples: tuple[str, ...] = ()
+    examples: Sequence[str] = ()
 
 
-def _of(*examples: str, options: str = "") -> Common:
-    return Common(options, examples)
+@cache
+def common_options() -> dict[str, Common]:
+    """By verb, and by own verb of a verb (``help.toml``)."""
+    import tomllib
+
+    text = Path(__file__).with_name("help.toml").read_text(encoding="utf-8")
+    return {name: Common(**said) for name, said in tomllib.loads(text).items()}
 
 
 #: GB: a process has 0.064 resident once what `serve` loads is loaded, 0.106 of `report` (2026-11-28, Linux).
 _LEAST_GB = 0.1
-#: By verb, and by own verb of a verb.
-COMMON = {
-    "report": _of(
-        "tracelens trace.json.gz",
-        "tracelens report trace.json.gz --steps steady --device h100 -o out.report",
-        options="output open steps rank device backend model extension csv format",
-    ),
-    "compare": _of(
-        "tracelens compare before.json.gz after.json.gz",
-        "tracelens compare baseline:main new.json.gz --gate 'step<+3%'",
-    ),
-    "collectives": _of(
-        "tracelens collectives traces/",
-        "tracelens collectives traces/ -o job.html",
-        options="output ep-size ranks-per-node extension jobs csv format",
-    ),
-    "whatif": _of(
-        "tracelens whatif trace.json.gz --scale GEMM=0.5",
-        "tracelens whatif trace.json.gz --device b200",
-        options="apply scale remove device precision batch graphs fuse overlap steps output",
-    ),
-    "query": _of(
-        "tracelens query trace.json.gz --list",
-        'tracelens query trace.json.gz "SELECT name, kernel_us_sum FROM ops LIMIT 5"',
-        options="list ready steps device rank format output",
-    ),
-    "check": _of("tracelens check trace.json.gz"),
-    "demo": _of("tracelens demo"),
-    "estimate": _of(
-        "tracelens estimate gemm --m 8192 --n 8192 --k 8192 --device h200",
-        "tracelens estimate collective --op all_reduce --bytes 1GB --ranks 16 --cluster dgx-h200",
-        options="gemm grouped-gemm sdpa moe collective ep",
-    ),
-    "estimate gemm": _of(
-        "tracelens estimate gemm --m 8192 --n 28672 --k 8192 --device h200,b200",
-        "tracelens estimate gemm --batch in.csv -o out.csv --device h200",
-        options="m n k b dtype device backend backward batch output",
-    ),
-    "estimate grouped-gemm": _of(
-        "tracelens estimate grouped-gemm --m 4096 --groups 8 --n 4096 --k 7168 --device h200",
-        options="m groups rows n k dtype device backend batch output",
-    ),
-    "estimate sdpa": _of(
-        "tracelens estimate sdpa --b 1 --s-q 8192 --q-heads 32 --kv-heads 8 --d-qk 128 --device h200",
-        options="s-q s-kv q-heads kv-heads d-qk b no-causal dtype device backward batch output",
-    ),
-    "estimate moe": _of(
-        "tracelens estimate moe --tokens 4096 --hidden 7168 --ffn 2048 --experts 256 --topk 8 --ep 8 --device h200",
-        options="tokens hidden ffn experts topk ep tp dtype device distribution batch output",
-    ),
-    "estimate collective": _of(
-        "tracelens estimate collective --op all_reduce --bytes 1GB --ranks 16 --cluster dgx-h200"
-    ),
-    "estimate ep": _of(
-        "tracelens estimate ep --tokens 4096 --hidden 7168 --topk 8 --experts 256 --ranks 16 --cluster dgx-h200"
-    ),
-    "project": _of(
-        "tracelens project --model llama3-70b --cluster dgx-h100 --gpus 64",
-        "tracelens project --model llama3-70b --cluster dgx-h100 --gpus 64 --sweep tp=1,2,4,8 -o table.csv",
-        options="model cluster gpus global-batch sequence tp pp ep zero precision recompute output",
-    ),
-    "search": _of(
-        "tracelens search --model llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 128",
-        "tracelens search --serve --model llama3.1-70b --cluster dgx-h100 --gpus 8..64 --slo ttft=1s,tpot=40ms",
-        options="model cluster gpus global-batch serve slo sequence precision top fix objective output",
-    ),
-    "serve": _of(
-        "tracelens serve --model llama3.1-8b --device h100",
-        "tracelens serve --model llama3.1-70b --cluster dgx-h100 --tp 4 --rate 2 --slo ttft=500ms,tpot=50ms",
-        options="model cluster tp rate concurrency input-tokens output-tokens slo engine output",
-    ),
-    "route": _of(
-        "tracelens route --cluster dgx-h100 --ranks 16 --experts 256 --topk 8 --tokens 65536",
-        "tracelens route --cluster dgx-h100 --ranks 16 --experts 256 --topk 8 --tokens 65536 --skew zipf:1.1",
-        options="cluster ranks experts topk tokens hidden skew routing dispatch dispatch-dtype output",
-    ),
-    "models": _of("tracelens models", "tracelens models show deepseek-v3"),
-    "devices": _of("tracelens devices", "tracelens devices show mi300x"),
-    "convert": _of("tracelens convert trace.json.gz -o trace.pftrace"),
-    "slim": _of("tracelens slim trace.json.gz --steps steady -o small.json.gz"),
-    "anonymize": _of("tracelens anonymize trace.json.gz -o clean.json.gz"),
-    "replay": _of("tracelens replay trace.json.gz --top 5", "tracelens replay trace.json.gz --op aten::mm"),
-    "perfetto": _of("tracelens perfetto trace.json.gz -o annotated.json.gz"),
-    "fuse": _of("tracelens fuse traces/", "tracelens fuse traces/ --ranks 0-3 -o four.json.gz"),
-    "baseline": _of("tracelens baseline save main trace.json.gz", "tracelens compare baseline:main new.json.gz"),
-    "baseline save": _of("tracelens baseline save main trace.json.gz"),
-    "ingest": _of("tracelens ingest traces/ --to lake/", "tracelens query lake/ --list"),
-    "mcp": _of("tracelens mcp --root traces/"),
-    "skill": _of("tracelens skill", "tracelens skill -o .agents/skills"),
-    "record": _of("tracelens record --list", 'tracelens record --for "why is rank 3 slow"'),
-    "calibrate": _of(
-        "tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml",
-        "tracelens calibrate nccl.csv --cluster dgx-h100 -o my_cluster.toml",
-    ),
-    "score": _of("tracelens score points.csv"),
-    "extensions": _of("tracelens extensions", "tracelens extensions new my_lib::op --from trace.json.gz -o my_op.py"),
-    "ops": _of("tracelens ops attention"),
-    "completion": _of("source <(tracelens completion bash)"),
-}
-
-
 #: Title of the options that every command has.
 EVERY = "every command"
 _TITLES = {"positional arguments": "arguments"}
@@ -145,7 +50,7 @@ _INSTEAD = (
 
 
 class Parser(argparse.ArgumentParser):
-    """``--help`` shows what ``COMMON`` names, else all; ``--help-all`` all, in groups."""
+    """``--help`` shows what ``help.toml`` names, else all; ``--help-all`` all, in groups."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{**given, "add_help": False})
@@ -199,7 +104,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The page of ``--help``."""
-        common = COMMON.get(self.prog.removeprefix("tracelens "), Common())
+        common = common_options().get(self.prog.removeprefix("tracelens "), Common())
         lines = _Lines(prog=self.prog)
         own = [action for action in self._actions if not _is_hidden(action) and action not in self.every._group_actions]
         below = _commands(own)

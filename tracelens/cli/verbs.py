@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -60,23 +61,6 @@ GROUPS = {
 VERBS = {verb: module for verb, (module, _) in sorted(row for group in GROUPS.values() for row in group.items())}
 
 _ABOUT = "tracelens shows how far a PyTorch profiler trace is from the limits of its hardware."
-_FIRST = f"""\
-{_ABOUT}
-
-  tracelens trace.json.gz
-      report where the time went and what to change first
-  tracelens FOLDER
-      report on all ranks of a job: bandwidth, waiting, slow ranks
-  tracelens compare before.json.gz after.json.gz
-      show what changed, and why
-  tracelens estimate gemm --m 8192 --n 8192 --k 8192 --device h200
-      estimate the time of one op, without a trace
-  tracelens serve --model llama3.1-70b --cluster dgx-h100 --tp 4
-      simulate an LLM server under load
-
-tracelens demo           reports on a bundled example trace
-tracelens --help         lists all commands
-tracelens VERB --help    shows the common options of one, --help-all shows every option"""
 _LAST = """\
 tracelens VERB --help shows the common options of a command, --help-all every option.
 tracelens --version prints the version."""
@@ -102,7 +86,8 @@ def verb(name: str) -> Verb:
 def front_page(*, whole: bool) -> str:
     """What tracelens is and five commands; ``whole``: every verb in its group."""
     if not whole:
-        return _FIRST
+        commands = Path(__file__).with_name("front_page.txt").read_text(encoding="utf-8")
+        return f"{_ABOUT}\n\n{commands.rstrip()}"
     lines = [_ABOUT, "", "usage: tracelens TRACE|FOLDER [options]", "       tracelens VERB [options]"]
     for title, group in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:<13}{line}" for name, (_, line) in group.items())]
