@@ -16,7 +16,7 @@ from tracelens.types.dtypes import DType
 #: Models whose work is on the wire, which have laws of their own below.
 ON_THE_WIRE = {"Collective", "CustomCollective", "AllReduceRMSNorm", "EPComm", "ForeignExchange"}
 #: Dimensions that other models share; no op is one.
-ABSTRACT = {"MoELayer", "HyperConnection", "UnknownWork", "ForeignModel", "_OverCache"}
+ABSTRACT = {"ModelRecord", "MoELayer", "HyperConnection", "UnknownWork", "ForeignModel", "_OverCache"}
 #: Their work is that of a compiled program, which has one batch: tests/trace/formats holds it against XProf's.
 COMPILED = "tracelens.perf_models.xla"
 BATCH = st.integers(1, 10_000)

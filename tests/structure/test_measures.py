@@ -210,11 +210,11 @@ def marks(tree: ast.Module) -> dict[str, list[str]]:
 
 
 def categories(tree: ast.Module) -> Iterator[str]:
-    """Of the perf models of a module: what ``category: ClassVar[str]`` is in each."""
+    """Of the perf models of a module: what ``category`` is in the header of each."""
     for node in tree.body:
-        for part in getattr(node, "body", ()):
-            match part:
-                case ast.AnnAssign(target=ast.Name(id="category"), value=ast.Constant(value=str(category))):
+        for word in getattr(node, "keywords", ()):
+            match word:
+                case ast.keyword(arg="category", value=ast.Constant(value=str(category))):
                     yield category
 
 
@@ -366,4 +366,4 @@ def test_every_measure_finds_what_it_is_for() -> None:
     assert circles({name: imports(ast.parse(text), known) for name, text in sources.items()}) == [("t.a", "t.b", "t.c")]
     declared = ast.parse('@sheet("A", view="x")\ndef a(): ...\n@sheet("B")\ndef b(): ...')
     assert marks(declared) == {"sheet": ["A", "B"]}
-    assert list(categories(ast.parse('class M:\n    category: ClassVar[str] = "GEMM"'))) == ["GEMM"]
+    assert list(categories(ast.parse('class M(ModelRecord, category="GEMM"): ...'))) == ["GEMM"]

@@ -361,7 +361,7 @@ class ForeignModel(PerfModel):
         return kind(operations=operations, moved_bytes=moved, dtype=self.dtype, details=self.details)
 
 
-class ForeignExchange(EPComm, frozen=True, kw_only=True):
+class ForeignExchange(EPComm):
     """Tokens exchanged, of which a class written for TraceLens counts the bytes: they are shown as it counts them.
 
     ``counted``: of all rows; ``leaving``: of those that leave the rank, where the class says so, else all of them;

@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields
 from math import prod
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_transform, get_args, get_type_hints
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.perf_models.kernels import ComputeType
 from tracelens.registry import Claim, Mark, mark
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
+from tracelens.types.records import Record, RecordType
 from tracelens.types.signature import OpSignature, Shape
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = TypeVar("Kind", bound="PerfModel")
+M = TypeVar("M", bound="_ModelType")
 #: The family of operations that only stream memory.
 MEMORY = "memory"
 
@@ -129,10 +131,25 @@ class PerfModel:
         return value.traced if type(value) is DType else value
 
 
-class UnknownWork(PerfModel, Record, frozen=True, kw_only=True):
-    """An operation of known dimensions, ``of``, whose work is not known after all."""
+#: What the header of a perf model's class may say of it, see ``PerfModel``.
+_FACTS = frozenset({"category", "engine", "family", "priced_as", "gradient", "stream", "inferred"})
 
-    engine: ClassVar[str] = "none"
+
+class _ModelType(RecordType):
+    """Makes perf models of a header: ``class GEMM(ModelRecord, category="GEMM", engine="matrix")``."""
+
+    def __new__(mcls: type[M], name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **said: Any) -> M:
+        facts = {key: said.pop(key) for key in _FACTS & said.keys()}
+        return super().__new__(mcls, name, bases, namespace | facts, **said)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class ModelRecord(PerfModel, Record, frozen=True, kw_only=True, metaclass=_ModelType):
+    """A perf model as a frozen record, whose header says the facts of its class."""
+
+
+class UnknownWork(ModelRecord, engine="none"):
+    """An operation of known dimensions, ``of``, whose work is not known after all."""
 
     of: PerfModel
 

@@ -7,13 +7,13 @@ from math import prod
 from typing import Any, ClassVar
 
 from tracelens.errors import SignatureError, UsageError
-from tracelens.perf_models.base import CategoryOf, PerfModel, Shown, bind, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import CategoryOf, ModelRecord, Shown, bind, total_bytes, traced_as, traced_name
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 
-class Collective(PerfModel, Record, frozen=True, kw_only=True):
+class Collective(ModelRecord, category="record_param_comms", engine="none", priced_as="collective"):
     """One rank's part in a collective over ``ranks`` ranks: ``elements_in`` go in, ``elements_out`` come out.
 
     wire_bytes is what leaves the rank under the bandwidth-optimal exchange (Patarasu and Yuan, 2009), p ranks:
@@ -24,9 +24,6 @@ class Collective(PerfModel, Record, frozen=True, kw_only=True):
     how many of them share a node.
     """
 
-    category: ClassVar[str] = "record_param_comms"
-    engine: ClassVar[str] = "none"
-    priced_as: ClassVar[str | None] = "collective"
     shown: ClassVar[Shown | None] = {
         "collective": "kind", "in_nelems": "elements_in", "out_nelems": "elements_out", "group_size": "ranks",
         "dtype": "dtype",
@@ -113,18 +110,15 @@ def _record_param_comms(op: OpSignature) -> Collective | None:
     )
 
 
-class CustomCollective(Collective, frozen=True, kw_only=True):
+class CustomCollective(Collective, category="CustomCollective", family="CustomCollective_fwd"):
     """A collective by a kernel of its own, on buffers that the ranks of a node share.
 
     flops = 0; wire_bytes as for ``Collective``, by which alone it is priced: what it reads and writes in device memory
     takes no longer than what crosses the links. None for an all-reduce whose group's size was not recorded.
     """
 
-    category: ClassVar[str] = "CustomCollective"
-    family: ClassVar[str | None] = "CustomCollective_fwd"
 
-
-class AllReduceRMSNorm(CustomCollective, frozen=True, kw_only=True):
+class AllReduceRMSNorm(CustomCollective):
     """An all-reduce, the sum with a residual, and that sum RMS-normalized over ``channels``.
 
     flops = 5n + 2 per row, as ``RMSNorm`` with a weight and a residual; the all-reduce's additions are not counted.
@@ -187,7 +181,7 @@ SYMMETRIC = CategoryOf(
 DISPATCH, COMBINE = "dispatch", "combine"
 
 
-class EPComm(PerfModel, Record, frozen=True, kw_only=True):
+class EPComm(ModelRecord, category="EP_Communication", engine="none", priced_as="ep"):
     """Tokens exchanged between expert-parallel ranks; no arithmetic.
 
     wire_bytes = rows * hidden * width * remote_share: what leaves the rank. ``rows`` are the copies of tokens that are
@@ -212,9 +206,6 @@ class EPComm(PerfModel, Record, frozen=True, kw_only=True):
     does not say how many are copies. ``hidden`` is None where a profiler did not record the tokens. None: not recorded.
     """
 
-    category: ClassVar[str] = "EP_Communication"
-    engine: ClassVar[str] = "none"
-    priced_as: ClassVar[str | None] = "ep"
     #: Whether its bytes are counted by who made the model, and not from rows.
     counts_bytes: ClassVar[bool] = False
 

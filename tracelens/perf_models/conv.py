@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import (
     Like,
+    ModelRecord,
     Moved,
-    PerfModel,
     Shown,
     Slot,
     aten,
@@ -34,14 +34,13 @@ from tracelens.perf_models.surroundings import (
     launch_of,
 )
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 # Strides and paddings that are looked for.
 _MOST_STRIDE = 64
 
 
-class Conv(PerfModel, Record, frozen=True, kw_only=True):
+class Conv(ModelRecord, category="CONV_fwd", engine="matrix"):
     """N-dimensional convolution of ``x[b, c_in, ...]`` with ``w[c_out, c_in / groups, ...]``.
 
     A ``transposed`` one has ``w[c_in, c_out / groups, ...]``.
@@ -51,8 +50,6 @@ class Conv(PerfModel, Record, frozen=True, kw_only=True):
     ``dtype`` is x's; w and the output are like it unless said otherwise.
     """
 
-    category: ClassVar[str] = "CONV_fwd"
-    engine: ClassVar[str] = "matrix"
     shown: ClassVar[Shown | None] = {
         "convNd": "function", "input_shape": "x", "filter_shape": "w", "dtype_input_weight": ("dtype", "dtype_w"),
         "input_stride": "stride_x", "weight_stride": "stride_w", "bias": "bias", "stride": "stride",
@@ -112,15 +109,13 @@ class Conv(PerfModel, Record, frozen=True, kw_only=True):
         return f"conv{len(self.x) - 2}d"
 
 
-class ConvBackward(Conv, frozen=True, kw_only=True):
+class ConvBackward(Conv, category="CONV_bwd"):
     """The gradients of a ``Conv`` that ``output_mask`` (x, w, bias) asks for.
 
     flops = those of the forward's products for each of x and w, plus one per output for the bias. bytes: dOut and w
     read, dx written; dOut and x read, dw written; the bias gradient is written (its sum shares a read of dOut, unless
     it is all that is asked for).
     """
-
-    category: ClassVar[str] = "CONV_bwd"
 
     output_mask: tuple[bool, bool, bool] = (True, True, False)
 
@@ -350,7 +345,7 @@ CONVOLUTIONS = (
 )  # fmt: skip
 
 
-class FourierTransform(PerfModel, Record, frozen=True, kw_only=True):
+class FourierTransform(ModelRecord, category="FFT"):
     """``batch`` transforms of ``points`` points each.
 
     flops = 5 * n * log2(n) per complex transform, half of that from or to real numbers: the convention of FFTW's
@@ -358,7 +353,6 @@ class FourierTransform(PerfModel, Record, frozen=True, kw_only=True):
     several passes.
     """
 
-    category: ClassVar[str] = "FFT"
     shown: ClassVar[Shown | None] = {
         "batch": "batch", "points": "points", "real": "is_real", "dtype_in_out": ("dtype", "dtype_out")
     }  # fmt: skip
@@ -436,15 +430,12 @@ def _dims(op: OpSignature) -> list[int]:
     return [d % rank for d in dims]
 
 
-class Pooling(PerfModel, Record, frozen=True, kw_only=True):
+class Pooling(ModelRecord, category="pooling", family="Pooling_fwd"):
     """A maximum or a mean over windows of ``window`` elements: ``x`` to ``out``.
 
     flops = window per element of the result, unknown without ``window``; bytes = one read of x, one write of the
     result and, for ``indexed`` maxima, of 8-byte positions.
     """
-
-    category: ClassVar[str] = "pooling"
-    family: ClassVar[str | None] = "Pooling_fwd"
 
     x: Shape
     out: Shape
@@ -460,13 +451,11 @@ class Pooling(PerfModel, Record, frozen=True, kw_only=True):
         return ((prod(self.x) + results, self.dtype), (results if self.indexed else 0, DType.INT64))
 
 
-class PoolingBackward(Pooling, frozen=True, kw_only=True):
+class PoolingBackward(Pooling, family="Pooling_bwd"):
     """The gradient of x: dOut (and positions) read, dx written.
 
     flops = one addition per window element of a mean, one per result of an indexed maximum.
     """
-
-    family: ClassVar[str | None] = "Pooling_bwd"
 
     def flops(self) -> int | None:
         return prod(self.out) if self.indexed else Pooling.flops(self)
@@ -564,14 +553,12 @@ def _adaptive_backward(op: OpSignature) -> PoolingBackward:
 _TAPS = {2: {0: 4, 1: 1, 2: 16}, 3: {0: 8, 1: 1}}
 
 
-class GridSampler(PerfModel, Record, frozen=True, kw_only=True):
+class GridSampler(ModelRecord, category="grid_sampler_fwd"):
     """``results`` values, each the weighted sum of ``taps`` values of an image, at places that ``grid`` numbers say.
 
     flops = 2*taps - 1 per result; the weights, found once per place for all channels, are not counted. bytes = the
     image, at most as many of its values as are taken, and the grid read, the results written.
     """
-
-    category: ClassVar[str] = "grid_sampler_fwd"
 
     image: int
     grid: int
@@ -591,14 +578,12 @@ class GridSampler(PerfModel, Record, frozen=True, kw_only=True):
         return ((self._read() + self.results, self.dtype), (self.grid, self.dtype_grid))
 
 
-class GridSamplerBackward(GridSampler, frozen=True, kw_only=True):
+class GridSamplerBackward(GridSampler, category="grid_sampler_bwd"):
     """The gradients of image and grid.
 
     flops = 2 per tap to scale and add up the image's, 2 per tap and dim for the grid's. bytes = results' gradient,
     image and grid read, both gradients written.
     """
-
-    category: ClassVar[str] = "grid_sampler_bwd"
 
     def flops(self) -> int:
         return 2 * self.taps * (1 + self.dims) * self.results

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from math import ceil, prod
-from typing import Any, ClassVar
+from typing import Any
 
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import (
+    ModelRecord,
     Moved,
-    PerfModel,
     aten,
     bind,
     scalar_type,
@@ -22,21 +22,16 @@ from tracelens.perf_models.base import (
 from tracelens.perf_models.elementwise import Operand, broadcast, operand
 from tracelens.perf_models.surroundings import Launch, caller_of, copied_list_types, copied_type, gradient_of, launch_of
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 
-class Movement(PerfModel, Record, frozen=True, kw_only=True):
+class Movement(ModelRecord, category="memory", engine="none", family="Memory"):
     """``read`` and ``written`` elements, each with its type; ``added`` of them accumulate (one flop each).
 
     A lookup reads the rows that it returns, and at most the whole table: which rows an index repeats is not recorded.
     ``element_bytes``: the width of elements whose type is unknown.
     ``permutes``: rows of tokens go where their experts are, which is far slower than a copy.
     """
-
-    category: ClassVar[str] = "memory"
-    engine: ClassVar[str] = "none"
-    family: ClassVar[str | None] = "Memory"
 
     read: tuple[tuple[int, DType | None], ...]
     written: tuple[tuple[int, DType | None], ...]
@@ -313,16 +308,12 @@ def _arange(op: OpSignature) -> Movement | None:
     return Movement(read=(), written=((n, dtype),))
 
 
-class Sort(PerfModel, Record, frozen=True, kw_only=True):
+class Sort(ModelRecord, category="sort", engine="none", family="Sort"):
     """``x`` sorted along a dim, or its ``results`` largest taken, with their positions.
 
     Comparisons are no floating-point operations, so flops = 0. bytes = x read once, values and 8-byte positions
     written: what any algorithm must move; a radix sort passes over the data several times.
     """
-
-    category: ClassVar[str] = "sort"
-    engine: ClassVar[str] = "none"
-    family: ClassVar[str | None] = "Sort"
 
     shape: Shape
     results: int
@@ -392,7 +383,7 @@ def _unfold_backward(op: OpSignature) -> Movement:
 REPEATED_ROWS = "rows that several indices name count each time"
 
 
-class PooledLookup(PerfModel, Record, frozen=True, kw_only=True):
+class PooledLookup(ModelRecord, category="index", family="Embedding", inferred=True):
     """Rows of ``width`` elements, one per index of ``looked_up``, summed into ``bags``; ``weighted`` ones scaled first.
 
     flops = one addition per element, two with weights. bytes = a row per index, the indices and where bags begin read,
@@ -401,10 +392,6 @@ class PooledLookup(PerfModel, Record, frozen=True, kw_only=True):
     not known.
     ``row_state``: FP32 elements that an optimizer fused with the gradient keeps per row.
     """
-
-    category: ClassVar[str] = "index"
-    family: ClassVar[str | None] = "Embedding"
-    inferred: ClassVar[bool] = True
 
     looked_up: int
     width: float
@@ -444,7 +431,7 @@ class PooledLookup(PerfModel, Record, frozen=True, kw_only=True):
         return with_fields_of(self, PooledLookupBackward)
 
 
-class PooledLookupBackward(PooledLookup, frozen=True, kw_only=True):
+class PooledLookupBackward(PooledLookup):
     """The gradient of every bag added up per row, and the row and its optimizer state updated.
 
     flops per looked-up element = 1 to add up, 2 for the sum of squares (with a state), 2 for the update; with weights 1

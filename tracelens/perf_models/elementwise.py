@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import (
+    ModelRecord,
     Moved,
-    PerfModel,
     Shown,
     Slot,
     aten,
@@ -65,16 +65,13 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(out)
 
 
-class Elementwise(PerfModel, Record, frozen=True, kw_only=True):
+class Elementwise(ModelRecord, category="elementwise", family="Elementwise"):
     """``shape`` is computed element by element from ``inputs`` into ``outputs``.
 
     flops = flops_per_element per element of ``shape``: 1 for arithmetic, comparisons and functions of one argument
     alike, 0 for copies and fills. bytes = one read of each input, one write of each output; an element that a stride
     of 0 or broadcasting repeats is read once.
     """
-
-    category: ClassVar[str] = "elementwise"
-    family: ClassVar[str | None] = "Elementwise"
 
     shape: Shape
     inputs: tuple[Operand, ...]
@@ -101,10 +98,8 @@ class Elementwise(PerfModel, Record, frozen=True, kw_only=True):
         }
 
 
-class UnaryElementwise(Elementwise, frozen=True, kw_only=True):
+class UnaryElementwise(Elementwise, family="UnaryElementwise"):
     """One tensor in, one of the same shape out."""
-
-    family: ClassVar[str | None] = "UnaryElementwise"
 
     def parameters(self) -> dict[str, Any]:
         (read,), (written,) = self.inputs, self.outputs
@@ -115,10 +110,8 @@ class UnaryElementwise(Elementwise, frozen=True, kw_only=True):
         }  # fmt: skip
 
 
-class BinaryElementwise(Elementwise, frozen=True, kw_only=True):
+class BinaryElementwise(Elementwise, family="BinaryElementwise"):
     """Two tensors in, one of their broadcast shape out; a Python number counts as a tensor of no bytes."""
-
-    family: ClassVar[str | None] = "BinaryElementwise"
 
     def parameters(self) -> dict[str, Any]:
         (a, b), (written,) = self.inputs, self.outputs
@@ -449,15 +442,13 @@ def _recorded_add(model: BinaryElementwise) -> OpSignature:
 MX_GROUP = 32
 
 
-class GroupQuant(PerfModel, Record, frozen=True, kw_only=True):
+class GroupQuant(ModelRecord, category="GroupQuant", family="GroupQuant_fwd"):
     """``elements`` scaled to a narrow type, ``scale_elements`` scales found on the way.
 
     flops = 2 per element, its group's maximum and its scaling; bytes = one read, one write of the narrow values, one
     write of the scales. None where one of their types or the number of scales was not recorded.
     """
 
-    category: ClassVar[str] = "GroupQuant"
-    family: ClassVar[str | None] = "GroupQuant_fwd"
     shown: ClassVar[Shown | None] = {
         "num_elems": "elements", "num_scales": "scale_elements", "dtype_in_out": ("dtype", "dtype_out"),
         "dtype_scale": "dtype_scale",
@@ -497,7 +488,7 @@ def mxfp4(elements: int) -> dict[str, Any]:
     return {"dtype_out": DType.FP4_E2M1, "scale_elements": ceil(elements / MX_GROUP), "dtype_scale": DType.FP8_E8M0FNU}
 
 
-class MultiTensor(PerfModel, Record, frozen=True, kw_only=True):
+class MultiTensor(ModelRecord, category="multi_tensor_apply", family="MultiTensor", stream="optimizer"):
     """An elementwise update of ``tensors`` tensors with ``elements`` elements in all.
 
     flops = flops_per_element each; bytes = ``reads`` tensors read and ``writes`` written per element, plus
@@ -505,9 +496,6 @@ class MultiTensor(PerfModel, Record, frozen=True, kw_only=True):
     else ``dtype`` and the bytes are None. Lists of other types than the first, as FP32 moments, are counted like it.
     """
 
-    category: ClassVar[str] = "multi_tensor_apply"
-    family: ClassVar[str | None] = "MultiTensor"
-    stream: ClassVar[str] = "optimizer"
     shown: ClassVar[Shown | None] = {
         "num_tensors": "tensors", "num_elems": "elements", "dtype": "dtype", "reads_per_elem": "reads",
         "writes_per_elem": "writes",

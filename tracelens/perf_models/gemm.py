@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import (
     Like,
+    ModelRecord,
     Moved,
-    PerfModel,
     Shown,
     Slot,
     aten,
@@ -25,7 +25,6 @@ from tracelens.perf_models.base import (
     with_fields_of,
 )
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 
@@ -66,7 +65,7 @@ def widened(weights: DType | None, computed: DType | None) -> float | None:
     return weights.width_bytes
 
 
-class GEMM(PerfModel, Record, frozen=True, kw_only=True):
+class GEMM(ModelRecord, category="GEMM", engine="matrix", priced_as="gemm"):
     """``C[b,m,n] = A[b,m,k] @ B[b,k,n]``, optionally plus a bias.
 
     flops = 2*b*m*n*k (+ b*m*n for the bias), of complex numbers 8*b*m*n*k (+ 2*b*m*n); bytes = one read of A, B, bias
@@ -78,9 +77,6 @@ class GEMM(PerfModel, Record, frozen=True, kw_only=True):
     ``[.., m, k]`` and ``[.., k, n]``: a dim of stride 0 is read once.
     """
 
-    category: ClassVar[str] = "GEMM"
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "gemm"
     shown: ClassVar[Shown | None] = {
         "M": "m", "N": "n", "K": "k", "B": "b", "bias": "bias", "stride_A": "stride_a", "stride_B": "stride_b",
         "dtype_A_B": ("dtype", "dtype_b"), "transpose": "transpose",
@@ -136,11 +132,8 @@ class GEMM(PerfModel, Record, frozen=True, kw_only=True):
         return None if None in flags else (bool(flags[0]), bool(flags[1]))
 
 
-class GEMMBackward(PerfModel, Record, frozen=True, kw_only=True):
+class GEMMBackward(ModelRecord, category="GEMM", engine="matrix"):
     """Both gradients of a GEMM in one op: flops and bytes of two GEMMs."""
-
-    category: ClassVar[str] = "GEMM"
-    engine: ClassVar[str] = "matrix"
 
     grad_a: GEMM
     grad_b: GEMM
@@ -161,7 +154,7 @@ class GEMMBackward(PerfModel, Record, frozen=True, kw_only=True):
         return {**self.grad_a.parameters(), "backward": True}
 
 
-class DynamicQuantGEMM(GEMM, frozen=True, kw_only=True):
+class DynamicQuantGEMM(GEMM):
     """A GEMM that narrows A to B's type on the way in: A is read in its own type and computed in B's."""
 
     @property
@@ -460,7 +453,7 @@ def _int8(op: OpSignature) -> GEMM:
 PADDED_ROWS = "rows beyond the offsets are padding, and how many there are was not recorded"
 
 
-class GroupedGEMM(PerfModel, Record, frozen=True, kw_only=True):
+class GroupedGEMM(ModelRecord, category="GroupedGEMM_fwd", engine="matrix", priced_as="grouped-gemm"):
     """``C[rows of g] = A[rows of g] @ B[g]`` for every group ``g``; ``m`` rows in all, ``B[groups,k,n]``.
 
     flops = 2*m*n*k, however the rows are shared out; bytes = one read of A and of all groups' B, one write of C:
@@ -471,9 +464,6 @@ class GroupedGEMM(PerfModel, Record, frozen=True, kw_only=True):
     buffer are then at most those that were multiplied.
     """
 
-    category: ClassVar[str] = "GroupedGEMM_fwd"
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "grouped-gemm"
     shown: ClassVar[Shown | None] = {
         "M": "m", "N": "n", "K": "k", "G": "groups", "dtype_A_B": ("dtype", "dtype_b"), "dtype_out": "dtype_out"
     }  # fmt: skip
@@ -517,14 +507,11 @@ class GroupedGEMM(PerfModel, Record, frozen=True, kw_only=True):
         return Product(self.k, self.n, rows, self.groups, b_width=b_width)
 
 
-class GroupedGEMMBackward(GroupedGEMM, frozen=True, kw_only=True):
+class GroupedGEMMBackward(GroupedGEMM, category="GroupedGEMM_bwd", gradient=True):
     """Both gradients of a ``GroupedGEMM``: ``dA = dC @ B^T`` and ``dB[g] = A[rows of g]^T @ dC[rows of g]``.
 
     flops = 4*m*n*k; bytes = dC read twice, A and all B read once, dA and all dB written.
     """
-
-    category: ClassVar[str] = "GroupedGEMM_bwd"
-    gradient: ClassVar[bool] = True
 
     def flops(self) -> int:
         return 2 * product_flops(self.m, self.n, self.k)
@@ -537,15 +524,12 @@ class GroupedGEMMBackward(GroupedGEMM, frozen=True, kw_only=True):
         return ((2 * a, self.dtype), (2 * b, self.dtype_b), (2 * c, self.dtype_out))
 
 
-class GroupedGEMMVariableK(GroupedGEMM, frozen=True, kw_only=True):
+class GroupedGEMMVariableK(GroupedGEMM, category="GroupedGEMM_bwd", gradient=True):
     """``C[g] = A[rows of g]^T @ B[rows of g]``, the gradient of the weights: ``A[m,k]``, ``B[m,n]``, ``C[groups,k,n]``.
 
     The summed dimension is the rows of each group. flops = 2*m*n*k; bytes = one read of A and B, one write of the
     result of every group.
     """
-
-    category: ClassVar[str] = "GroupedGEMM_bwd"
-    gradient: ClassVar[bool] = True
 
     def products(self) -> tuple[Product, ...]:
         return (self._per_group(self._widened),)

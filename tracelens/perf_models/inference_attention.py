@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from math import inf, prod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from tracelens.errors import SignatureError
-from tracelens.perf_models.base import Like, Moved, PerfModel, resolved, traced_name, with_fields_of
+from tracelens.perf_models.base import Like, ModelRecord, Moved, resolved, traced_name, with_fields_of
 from tracelens.perf_models.sdpa import SDPA, AttentionRequests, SDPABackward, attended_pairs, attention_flops
 from tracelens.registry import mark
 from tracelens.types.dtypes import DType
@@ -100,13 +100,8 @@ def attention_sums(op: OpSignature) -> AttentionSums:
     return found
 
 
-class _OverCache(PerfModel):
+class _OverCache(ModelRecord, engine="matrix", priced_as="sdpa"):
     """Attention that reads a cache."""
-
-    __slots__ = ()
-
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "sdpa"
 
     @property
     def cache_dtype(self) -> DType | None:
@@ -114,7 +109,7 @@ class _OverCache(PerfModel):
         return resolved(kind, getattr(self, "dtype", None))
 
 
-class InferenceAttention(_OverCache, Record, frozen=True, kw_only=True):
+class InferenceAttention(_OverCache, category="InferenceAttention", family="InferenceAttention_fwd", inferred=True):
     """Causal attention over cached and new tokens; shapes alone do not say how long the past is, ``sums`` do.
 
     flops = q_heads * (d_qk + d_v) * (2*c_sqsk - c_sqsq + 2*g_sqsk): among a request's new tokens half of the pairs.
@@ -125,10 +120,6 @@ class InferenceAttention(_OverCache, Record, frozen=True, kw_only=True):
 
     An engine's window per layer is mostly not recorded: where no model says it (``assumed``), both are upper bounds.
     """
-
-    category: ClassVar[str] = "InferenceAttention"
-    family: ClassVar[str | None] = "InferenceAttention_fwd"
-    inferred: ClassVar[bool] = True
 
     tokens: int
     q_heads: int
@@ -188,16 +179,12 @@ class InferenceAttention(_OverCache, Record, frozen=True, kw_only=True):
         }  # fmt: skip
 
 
-class SparseAttention(_OverCache, Record, frozen=True, kw_only=True):
+class SparseAttention(_OverCache, category="InferenceAttention", family="InferenceAttention_fwd", inferred=True):
     """Attention over listed (query, key) ``pairs``, one latent key-value row for all heads.
 
     flops = 2 * pairs * q_heads * (d_qk + d_v); bytes = Q read, O written, and a row of the cache per pair: which rows
     several queries share is not recorded, so an upper bound. The value is part of the key's row.
     """
-
-    category: ClassVar[str] = "InferenceAttention"
-    family: ClassVar[str | None] = "InferenceAttention_fwd"
-    inferred: ClassVar[bool] = True
 
     tokens: int
     q_heads: int
@@ -222,12 +209,8 @@ class SparseAttention(_OverCache, Record, frozen=True, kw_only=True):
         )
 
 
-class CacheWrite(PerfModel, Record, frozen=True, kw_only=True):
+class CacheWrite(ModelRecord, category="InferenceAttention", engine="none", family="InferenceAttention_fwd"):
     """New keys and values copied into the cache: flops = 0; bytes = one read, one write in the cache's type."""
-
-    category: ClassVar[str] = "InferenceAttention"
-    engine: ClassVar[str] = "none"
-    family: ClassVar[str | None] = "InferenceAttention_fwd"
 
     elements: int
     dtype: DType | None
@@ -269,15 +252,13 @@ def cache_write(op: OpSignature, *tensors: int, cache: int) -> CacheWrite:
     return CacheWrite(elements=elements, dtype=op.dtype(tensors[0]), dtype_cache=op.dtype(cache))
 
 
-class RoPE(PerfModel, Record, frozen=True, kw_only=True):
+class RoPE(ModelRecord, category="RoPE_fwd"):
     """``x*cos + rotated(x)*sin`` for the first ``rotated`` of ``elements``; the others pass.
 
     flops = 3 per rotated element: two products and a sum; bytes = every element read and written once, ``copied`` more
     that the same op only moves (into a cache) read and written. The table of sines and cosines is left out: all heads
     share a row of it. ``dtype_copied`` is the type that is written there.
     """
-
-    category: ClassVar[str] = "RoPE_fwd"
 
     elements: int
     rotated: int
@@ -296,10 +277,8 @@ class RoPE(PerfModel, Record, frozen=True, kw_only=True):
         return RoPEBackward(elements=self.elements, rotated=self.rotated, dtype=self.dtype)
 
 
-class RoPEBackward(RoPE, frozen=True, kw_only=True):
+class RoPEBackward(RoPE, category="RoPE_bwd"):
     """The gradient: the opposite rotation, at the same cost."""
-
-    category: ClassVar[str] = "RoPE_bwd"
 
 
 def rotated(op: OpSignature, *tensors: int, share: float = 1.0) -> RoPE:
@@ -346,7 +325,7 @@ def _share(whole: int, ranks: int) -> int | float:
 DECODED_TOGETHER = 8
 
 
-class SelectiveAttention(_OverCache, Record, frozen=True, kw_only=True):
+class SelectiveAttention(_OverCache, category=SDPA.category):
     """Causal attention of the last ``s_q`` of ``s_kv`` tokens to rows of a cache that all query heads of a group share.
 
     A row stands for ``ratio`` tokens; ``top_k`` of the rows that a token may see are selected for it (None: all are).
@@ -361,8 +340,6 @@ class SelectiveAttention(_OverCache, Record, frozen=True, kw_only=True):
     all of them, or as many as there are pairs where those are fewer. The value is part of the key's row, or beside it.
     ``ranks``: the tokens are shared out evenly among so many devices, and this is one's part, with all rows.
     """
-
-    category: ClassVar[str] = SDPA.category
 
     b: int
     s_q: int
@@ -445,14 +422,11 @@ class SelectiveAttention(_OverCache, Record, frozen=True, kw_only=True):
         return with_fields_of(self, SelectiveAttentionBackward)
 
 
-class SelectiveAttentionBackward(SelectiveAttention, frozen=True, kw_only=True):
+class SelectiveAttentionBackward(SelectiveAttention, category=SDPABackward.category, gradient=True):
     """The gradients of Q and of the rows: the scores again, then dV, dP, dQ and dK.
 
     flops = 2 * q_heads * pairs * (3*d_qk + 2*d_v); bytes = Q, O's gradient and the rows read, both gradients written.
     """
-
-    category: ClassVar[str] = SDPABackward.category
-    gradient: ClassVar[bool] = True
 
     def flops(self) -> int | float:
         return 2 * self.q_heads * (self.row_pairs + self.window_pairs) * (3 * self.d_qk + 2 * self.d_v)
@@ -464,17 +438,13 @@ class SelectiveAttentionBackward(SelectiveAttention, frozen=True, kw_only=True):
         )
 
 
-class IndexerScores(PerfModel, Record, frozen=True, kw_only=True):
+class IndexerScores(ModelRecord, category=SDPA.category, engine="matrix", priced_as="indexer"):
     """Scores by which each of the last ``s_q`` of ``s_kv`` tokens selects rows: ``heads`` queries of ``d`` per token on
     one key per ``ratio`` tokens, rectified, weighted and summed over heads.
 
     flops = 2 * heads * d * pairs, over the rows that a token may see; bytes = queries, weights and keys read, a score
     in fp32 per pair written. ``dtype`` is that of queries and keys; ``ranks`` as in ``SelectiveAttention``.
     """
-
-    category: ClassVar[str] = SDPA.category
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "indexer"
 
     b: int
     s_q: int
@@ -509,14 +479,11 @@ class IndexerScores(PerfModel, Record, frozen=True, kw_only=True):
         return with_fields_of(self, IndexerScoresBackward)
 
 
-class IndexerScoresBackward(IndexerScores, frozen=True, kw_only=True):
+class IndexerScoresBackward(IndexerScores, category=SDPABackward.category, gradient=True):
     """The gradients of queries and keys, the scores again: three products per pair.
 
     bytes = queries, weights, keys and the scores' gradient read, the gradients of queries, weights and keys written.
     """
-
-    category: ClassVar[str] = SDPABackward.category
-    gradient: ClassVar[bool] = True
 
     def flops(self) -> int | float:
         return 6 * self.heads * self.d * self.pairs
@@ -527,15 +494,12 @@ class IndexerScoresBackward(IndexerScores, frozen=True, kw_only=True):
         return ((2 * elements, self.dtype), (2 * tokens * self.heads + self.pairs, DType.FP32))
 
 
-class TopKRows(PerfModel, Record, frozen=True, kw_only=True):
+class TopKRows(ModelRecord, category=SDPA.category, engine="none"):
     """The ``top_k`` rows of highest score for each of the last ``s_q`` of ``s_kv`` tokens.
 
     flops = 0: comparisons are not counted; bytes = a score of ``dtype`` per pair read, an index in int32 per selected
     row written.
     """
-
-    category: ClassVar[str] = SDPA.category
-    engine: ClassVar[str] = "none"
 
     b: int
     s_q: int

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from tracelens.errors import SignatureError
-from tracelens.perf_models.base import Like, Moved, PerfModel, bind, resolved, traced_as, traced_name
+from tracelens.perf_models.base import Like, ModelRecord, Moved, bind, resolved, traced_as, traced_name
 from tracelens.perf_models.data_movement import Movement
 from tracelens.perf_models.elementwise import MX_GROUP, quantized
 from tracelens.perf_models.gemm import Product, product_flops, widened
@@ -34,7 +34,7 @@ def touched_experts(experts: Any, top_k: Any, tokens: Any) -> Any:
     return experts * (1 - (1 - top_k / experts) ** tokens)
 
 
-class MoELayer(PerfModel, Record, frozen=True, kw_only=True):
+class MoELayer(ModelRecord, engine="matrix", priced_as="moe", inferred=True):
     """Dimensions of the expert GEMMs over ``tokens`` of ``hidden``, with ``top_k`` of ``experts`` of width ``ffn``.
 
     Weights are read once per expert that has tokens. A trace does not record which have: the expectation under uniform
@@ -42,10 +42,6 @@ class MoELayer(PerfModel, Record, frozen=True, kw_only=True):
     The input's type is ``dtype``; weights and outputs are like it unless said otherwise. ``scaled_by`` weights share
     one scale of a byte (32 in the OCP MX formats); 0 is without scales, or with scales that were not recorded.
     """
-
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "moe"
-    inferred: ClassVar[bool] = True
 
     tokens: int
     hidden: int
@@ -99,15 +95,12 @@ class MoELayer(PerfModel, Record, frozen=True, kw_only=True):
         }  # fmt: skip
 
 
-class MoEFused(MoELayer, frozen=True, kw_only=True):
+class MoEFused(MoELayer, category="MoE_fused", family="MoE_fused_fwd"):
     """Up projection, activation, down projection and the weighted sum in one op.
 
     flops = 2*t*h*f*k (twice if gated) + 2*t*h*f*k + t*h*(2k - 1); bytes = tokens read, weights of the touched experts
     read, result written. Intermediate results stay on the chip.
     """
-
-    category: ClassVar[str] = "MoE_fused"
-    family: ClassVar[str | None] = "MoE_fused_fwd"
 
     def flops(self) -> int:
         return (2 + self.gated) * self._product() + self.tokens * self.hidden * (2 * self.top_k - 1)
@@ -117,15 +110,12 @@ class MoEFused(MoELayer, frozen=True, kw_only=True):
         return ((n, self.dtype), *self._weights(2 + self.gated), (n, self.dtype_out))
 
 
-class MoEUp(MoELayer, frozen=True, kw_only=True):
+class MoEUp(MoELayer, category="MoE_unfused", family="MoE_unfused_fwd"):
     """The up (and gate) projection and its activation.
 
     flops = 2*t*h*f*k, twice if gated; bytes = tokens and the touched experts' weights read, ``f`` values per token and
     chosen expert written.
     """
-
-    category: ClassVar[str] = "MoE_unfused"
-    family: ClassVar[str | None] = "MoE_unfused_fwd"
 
     def flops(self) -> int:
         return (1 + self.gated) * self._product()
@@ -142,15 +132,12 @@ class MoEUp(MoELayer, frozen=True, kw_only=True):
         )
 
 
-class MoEDown(MoELayer, frozen=True, kw_only=True):
+class MoEDown(MoELayer, category="MoE_unfused", family="MoE_unfused_fwd"):
     """The down projection: flops = 2*t*h*f*k.
 
     bytes = ``f`` values per token and chosen expert and the touched experts' weights read; ``hidden`` values per token
     written, the least where the op also sums over the chosen experts.
     """
-
-    category: ClassVar[str] = "MoE_unfused"
-    family: ClassVar[str | None] = "MoE_unfused_fwd"
 
     gated: bool = False
 
@@ -169,15 +156,12 @@ class MoEDown(MoELayer, frozen=True, kw_only=True):
         )
 
 
-class MoEAux(PerfModel, Record, frozen=True, kw_only=True):
+class MoEAux(ModelRecord, category="MoE_aux", family="MoE_aux_fwd"):
     """Routing, sorting and alignment of tokens by expert: bytes of all recorded tensors, each once.
 
     Comparisons and index arithmetic are no floating-point operations, and the few additions of a router's softmax are
     not worth a formula: flops = 0.
     """
-
-    category: ClassVar[str] = "MoE_aux"
-    family: ClassVar[str | None] = "MoE_aux_fwd"
 
     operands: tuple[tuple[int, DType | None], ...]
 

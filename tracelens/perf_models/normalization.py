@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import (
     Like,
+    ModelRecord,
     Moved,
-    PerfModel,
     Slot,
     aten,
     bind,
@@ -24,7 +24,6 @@ from tracelens.perf_models.base import (
 )
 from tracelens.perf_models.surroundings import KERNEL, launch_of
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 N = TypeVar("N", bound="Normalization")
@@ -32,7 +31,7 @@ N = TypeVar("N", bound="Normalization")
 _TRAINS = re.compile(r"(?P<trains>\bbn_fw_tr_|BatchNormFwdTrain)|\bbn_fw_inf_|BatchNormFwdInfer")
 
 
-class Normalization(PerfModel, Record, frozen=True, kw_only=True):
+class Normalization(ModelRecord, category="NORM_fwd", family="Normalization"):
     """``y = (x - mean) / sqrt(variance + eps)``, optionally scaled by a weight and shifted by a bias.
 
     n elements, ``channels`` entries of the weight (layer norm: the normalized shape), ``statistics`` means and
@@ -44,9 +43,6 @@ class Normalization(PerfModel, Record, frozen=True, kw_only=True):
     ``dtype`` is x's; y and the weights are like it unless said otherwise. Saved statistics are FP32 on every backend
     for inputs up to 32 bits. A ``residual`` is added to x first and the sum written back: n flops, 2n more elements.
     """
-
-    category: ClassVar[str] = "NORM_fwd"
-    family: ClassVar[str | None] = "Normalization"
 
     shape: Shape
     channels: int
@@ -103,15 +99,13 @@ class Normalization(PerfModel, Record, frozen=True, kw_only=True):
         }  # fmt: skip
 
 
-class NormalizationBackward(Normalization, frozen=True, kw_only=True):
+class NormalizationBackward(Normalization, category="NORM_bwd"):
     """The gradients of a ``Normalization`` that ``output_mask`` (x, weight, bias) asks for.
 
     flops = 4n + 5n where the statistics came from x, else 4n + 3 per channel; the count does not depend on the mask.
     bytes = x and dy read, dx written; weight and statistics read, the asked-for gradients of weight and bias written;
     unknown without the mask.
     """
-
-    category: ClassVar[str] = "NORM_bwd"
 
     output_mask: tuple[bool, ...] | None = (True, True, True)
 
@@ -137,7 +131,7 @@ class NormalizationBackward(Normalization, frozen=True, kw_only=True):
         return ((2 * self.channels, self.dtype_weight),)
 
 
-class RMSNorm(Normalization, frozen=True, kw_only=True):
+class RMSNorm(Normalization, category="RMSNorm", family="RMSNorm_fwd"):
     """``y = x / sqrt(mean(x^2) + eps)``, optionally scaled by a weight of ``channels``.
 
     flops = 2n for the squares and their sums + 2 per statistic + n to scale (+ n with a weight, + n for a residual,
@@ -145,9 +139,6 @@ class RMSNorm(Normalization, frozen=True, kw_only=True):
     so one figure per statistic. ``saves`` says whether it is written for a backward pass. ``scale_elements`` of
     ``dtype_scale`` are the scales that a quantized result is written with.
     """
-
-    category: ClassVar[str] = "RMSNorm"
-    family: ClassVar[str | None] = "RMSNorm_fwd"
 
     training: bool = False
     quantized: bool = False
@@ -167,15 +158,12 @@ class RMSNorm(Normalization, frozen=True, kw_only=True):
         return ((saved, self._dtype_statistics), (self.scale_elements, self.dtype_scale))
 
 
-class RMSNormBackward(RMSNorm, frozen=True, kw_only=True):
+class RMSNormBackward(RMSNorm, category="NORM_bwd", family="RMSNorm_bwd"):
     """The gradients of an ``RMSNorm`` that ``output_mask`` (x, weight) asks for.
 
     flops = 8n, and 2n for the gradient of the weight. bytes = x and dy read, dx written; weight and one statistic per
     row read, the gradient of the weight written.
     """
-
-    category: ClassVar[str] = "NORM_bwd"
-    family: ClassVar[str | None] = "RMSNorm_bwd"
 
     output_mask: tuple[bool, ...] = (True, True)
 
@@ -192,17 +180,12 @@ class RMSNormBackward(RMSNorm, frozen=True, kw_only=True):
         )
 
 
-class FusedRMSNorm(RMSNorm, frozen=True, kw_only=True):
+class FusedRMSNorm(RMSNorm, category="NORM_fwd", family="Normalization"):
     """``aten::_fused_rms_norm``, which reports list with the other normalizations of aten."""
 
-    category: ClassVar[str] = "NORM_fwd"
-    family: ClassVar[str | None] = "Normalization"
 
-
-class FusedRMSNormBackward(RMSNormBackward, frozen=True, kw_only=True):
+class FusedRMSNormBackward(RMSNormBackward, family="Normalization"):
     """``aten::_fused_rms_norm_backward``, which reports list with the other normalizations of aten."""
-
-    family: ClassVar[str | None] = "Normalization"
 
 
 def _mask(op: OpSignature, index: int) -> tuple[bool, ...]:
@@ -276,15 +259,12 @@ def _library_batch_norm(op: OpSignature) -> Normalization:
     return _batch_norm(op, training=5 if said is None else said["trains"] is not None)
 
 
-class NormalizationPart(PerfModel, Record, frozen=True, kw_only=True):
+class NormalizationPart(ModelRecord, category="NORM_fwd", family="Normalization"):
     """One pass of a batch normalization that ranks share (``torch.nn.SyncBatchNorm``), whose statistics travel between.
 
     flops = ``flops_per_element`` per element of x; bytes = x read, ``writes`` tensors like it written, and
     ``of_channels`` FP32 values.
     """
-
-    category: ClassVar[str] = "NORM_fwd"
-    family: ClassVar[str | None] = "Normalization"
 
     shape: Shape
     channels: int
@@ -306,10 +286,8 @@ class NormalizationPart(PerfModel, Record, frozen=True, kw_only=True):
         }  # fmt: skip
 
 
-class NormalizationPartBackward(NormalizationPart, frozen=True, kw_only=True):
+class NormalizationPartBackward(NormalizationPart, category="NORM_bwd"):
     """A pass of its gradients, which reads dy, of its own type, as well."""
-
-    category: ClassVar[str] = "NORM_bwd"
 
     dtype_out: DType | Like | None = Like.FIRST
 
@@ -463,11 +441,8 @@ def _recorded_layer_norm(model: Normalization) -> OpSignature:
     )
 
 
-class HyperConnection(PerfModel, Record, frozen=True, kw_only=True):
+class HyperConnection(ModelRecord, category="mHC", family="mHC_fwd"):
     """``tokens`` rows of ``streams`` residual streams with ``channels`` each; ``dtype`` is theirs."""
-
-    category: ClassVar[str] = "mHC"
-    family: ClassVar[str | None] = "mHC_fwd"
 
     tokens: int
     streams: int
@@ -485,7 +460,7 @@ class HyperConnection(PerfModel, Record, frozen=True, kw_only=True):
         return self.tokens * self.channels
 
 
-class HyperConnectionPost(HyperConnection, frozen=True, kw_only=True):
+class HyperConnectionPost(HyperConnection):
     """Every stream becomes a mix of all streams and the layer's output.
 
     flops = 2*t*n*c*(n + 1); bytes = streams and layer output read, streams written; the n*(n + 1) coefficients per
@@ -499,14 +474,12 @@ class HyperConnectionPost(HyperConnection, frozen=True, kw_only=True):
         return ((2 * self._streams + self._layer, self.dtype),)
 
 
-class HyperConnectionCoefficients(HyperConnection, frozen=True, kw_only=True):
+class HyperConnectionCoefficients(HyperConnection, engine="matrix"):
     """The coefficients of the next mix: a GEMM of the flattened streams with ``outputs`` columns, and their square sum.
 
     flops = 2*t*outputs*n*c, the square sum left out; bytes = streams and weight read, FP32 coefficients and sums
     written. ``dtype_weight`` is the weight's type.
     """
-
-    engine: ClassVar[str] = "matrix"
 
     outputs: int
     dtype_weight: DType | None
@@ -522,7 +495,7 @@ class HyperConnectionCoefficients(HyperConnection, frozen=True, kw_only=True):
         )
 
 
-class HyperConnectionPre(HyperConnection, frozen=True, kw_only=True):
+class HyperConnectionPre(HyperConnection):
     """The layer's input: a weighted sum of the streams, RMS-normalized.
 
     flops = 2*t*n*c + 5*t*c; bytes = streams and norm weight read, layer input written.
@@ -535,7 +508,7 @@ class HyperConnectionPre(HyperConnection, frozen=True, kw_only=True):
         return ((self._streams + self._layer + self.channels, self.dtype),)
 
 
-class HyperConnectionPostPre(HyperConnectionCoefficients, frozen=True, kw_only=True):
+class HyperConnectionPostPre(HyperConnectionCoefficients):
     """One layer's ``HyperConnectionPost`` and the next one's ``HyperConnectionCoefficients`` in one op.
 
     flops = their sum; bytes = streams, layer output and weight read, streams, coefficients and sums written.

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from math import ceil, prod
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tracelens.errors import SignatureError
-from tracelens.perf_models.base import Moved, PerfModel, bind, with_fields_of
+from tracelens.perf_models.base import ModelRecord, Moved, bind, with_fields_of
 from tracelens.perf_models.gemm import Product
 from tracelens.perf_models.inference_attention import InferenceAttention
 from tracelens.perf_models.sdpa import SDPABackward
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 #: Matrices per layer and direction, by the number that cuDNN and MIOpen give a kind: ReLU, tanh, LSTM, GRU.
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 
 
-class Recurrent(PerfModel, Record, frozen=True, kw_only=True):
+class Recurrent(ModelRecord, category="RNN_fwd", engine="matrix"):
     """``layers`` of ``gates`` products per step: the input's, of ``features``, and the state's, of ``hidden``.
 
     flops = 2 * gates * hidden * (input + state) per step of a sequence, layer and direction, and 2 * hidden * projected
@@ -26,9 +25,6 @@ class Recurrent(PerfModel, Record, frozen=True, kw_only=True):
     input and output once, and the output of every layer but the last written and read: weights stay in the cache from
     step to step, so the least.
     """
-
-    category: ClassVar[str] = "RNN_fwd"
-    engine: ClassVar[str] = "matrix"
 
     steps: int
     features: int
@@ -66,10 +62,8 @@ class Recurrent(PerfModel, Record, frozen=True, kw_only=True):
         return with_fields_of(self, RecurrentBackward)
 
 
-class RecurrentBackward(Recurrent, frozen=True, kw_only=True):
+class RecurrentBackward(Recurrent, category="RNN_bwd"):
     """Twice the forward's products: gradients of the input and of the weights; twice its bytes."""
-
-    category: ClassVar[str] = "RNN_bwd"
 
     def flops(self) -> int:
         return 2 * Recurrent.flops(self)
@@ -131,14 +125,12 @@ RECURRENT_OPS = (
 )  # fmt: skip
 
 
-class CausalConv1d(PerfModel, Record, frozen=True, kw_only=True):
+class CausalConv1d(ModelRecord, category="SSM_fwd"):
     """A depthwise convolution of ``width`` taps over the last tokens, per channel.
 
     flops = 2*b*c*l*width; bytes = x, weight and bias read, y written; ``cached``: and the ``width`` - 1 tokens before
     x, which an engine keeps per sequence, read and written.
     """
-
-    category: ClassVar[str] = "SSM_fwd"
 
     b: int
     channels: int
@@ -160,14 +152,11 @@ class CausalConv1d(PerfModel, Record, frozen=True, kw_only=True):
         return with_fields_of(self, CausalConv1dBackward)
 
 
-class CausalConv1dBackward(CausalConv1d, frozen=True, kw_only=True):
+class CausalConv1dBackward(CausalConv1d, category="SSM_bwd", gradient=True):
     """The gradients of x and of the weight: flops twice the forward's.
 
     bytes = x, dy and the weight read, dx and the gradients of weight and bias written.
     """
-
-    category: ClassVar[str] = "SSM_bwd"
-    gradient: ClassVar[bool] = True
 
     def flops(self) -> int:
         return 4 * self.b * self.channels * self.length * self.width
@@ -177,7 +166,7 @@ class CausalConv1dBackward(CausalConv1d, frozen=True, kw_only=True):
         return ((3 * self.b * self.channels * self.length + weights, self.dtype),)
 
 
-class MambaChunkScan(PerfModel, Record, frozen=True, kw_only=True):
+class MambaChunkScan(ModelRecord, category="SSM_fwd", engine="matrix"):
     """Mamba-2's convolution and chunked scan in one op.
 
     ``heads`` of ``head_dim`` p with a state of ``state`` n, whose B and C are shared in ``groups``; chunks of ``chunk``
@@ -185,9 +174,6 @@ class MambaChunkScan(PerfModel, Record, frozen=True, kw_only=True):
     convolution, C times B within a chunk, that times x, and states in and out of a chunk. bytes = the projected input
     (``width`` per token: z, x, B, C and dt) read, heads*p per token written.
     """
-
-    category: ClassVar[str] = "SSM_fwd"
-    engine: ClassVar[str] = "matrix"
 
     b: int
     tokens: int
@@ -211,7 +197,7 @@ class MambaChunkScan(PerfModel, Record, frozen=True, kw_only=True):
         return ((self.b * self.tokens * (self.width + self.heads * self.head_dim), self.dtype),)
 
 
-class StateSpaceScan(PerfModel, Record, frozen=True, kw_only=True):
+class StateSpaceScan(ModelRecord, category="SSM_fwd", engine="matrix", priced_as="gemm"):
     """Mamba-2's scan alone: ``b`` sequences of ``tokens``, ``heads`` of ``head_dim`` p with a state of ``state`` n.
 
     In chunks of c = min(``chunk``, ``tokens``), the products of state space duality (arXiv 2405.21060, section 6): per
@@ -219,10 +205,6 @@ class StateSpaceScan(PerfModel, Record, frozen=True, kw_only=True):
     state into the chunk [c,p,n]. A single token (c = 1) is one step of the recurrence. bytes = x, B, C and dt read, y
     written; ``cached``: and each sequence's state, which an engine keeps between calls, read and written.
     """
-
-    category: ClassVar[str] = "SSM_fwd"
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "gemm"
 
     b: int
     tokens: int
@@ -258,14 +240,11 @@ class StateSpaceScan(PerfModel, Record, frozen=True, kw_only=True):
         return with_fields_of(self, StateSpaceScanBackward)
 
 
-class StateSpaceScanBackward(StateSpaceScan, frozen=True, kw_only=True):
+class StateSpaceScanBackward(StateSpaceScan, category="SSM_bwd", gradient=True):
     """The gradients of x, B, C and dt: two products for each of the forward's.
 
     bytes = x, B, C, dt and y's gradient read, four gradients written.
     """
-
-    category: ClassVar[str] = "SSM_bwd"
-    gradient: ClassVar[bool] = True
 
     def products(self) -> tuple[Product, ...]:
         """As batched products: [m,k] from [m,n] and B, [k,n] from A and [m,n]."""
@@ -294,7 +273,13 @@ def state_flops(rule: Rule, tokens: Any, v_heads: Any, d_k: Any, d_v: Any) -> An
     return _FLOPS[rule] * tokens * v_heads * d_k * d_v
 
 
-class LinearAttention(PerfModel, Record, frozen=True, kw_only=True):
+class LinearAttention(
+    ModelRecord,
+    category=InferenceAttention.category,
+    engine="matrix",
+    priced_as="linear-attention",
+    family="InferenceAttention_fwd",
+):
     """Every value head keeps a state of d_k x d_v that each token decays, updates and reads by ``rule``.
 
     flops = 7*d_k*d_v per token and value head: decay 1, prediction 2, update 2, output 2; 5 without prediction.
@@ -302,11 +287,6 @@ class LinearAttention(PerfModel, Record, frozen=True, kw_only=True):
     and written once, where an engine keeps it between calls. Else it stays on chip. A chunked kernel does more
     arithmetic. ``assumed`` says which dimension the trace does not hold (see ``parameters``).
     """
-
-    category: ClassVar[str] = InferenceAttention.category
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "linear-attention"
-    family: ClassVar[str | None] = "InferenceAttention_fwd"
 
     tokens: int
     v_heads: int
@@ -344,15 +324,11 @@ class LinearAttention(PerfModel, Record, frozen=True, kw_only=True):
         return with_fields_of(self, LinearAttentionBackward)
 
 
-class LinearAttentionBackward(LinearAttention, frozen=True, kw_only=True):
+class LinearAttentionBackward(LinearAttention, category=SDPABackward.category, family=None, gradient=True):
     """The gradients of q, k, v and the gates: each product has two, so twice the forward's flops.
 
     bytes = q, k, v, gates and the output's gradient read, their gradients written.
     """
-
-    category: ClassVar[str] = SDPABackward.category
-    family: ClassVar[str | None] = None
-    gradient: ClassVar[bool] = True
 
     def flops(self) -> int:
         return 2 * state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import (
     Like,
+    ModelRecord,
     Moved,
-    PerfModel,
     aten,
     bind,
     scalar_type,
@@ -19,19 +19,15 @@ from tracelens.perf_models.base import (
 )
 from tracelens.perf_models.elementwise import Operand, operand
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, Shape
 
 
-class Reduce(PerfModel, Record, frozen=True, kw_only=True):
+class Reduce(ModelRecord, category="reduce", family="Reduce_fwd"):
     """``elements`` reduced (or scanned) to ``results``; ``kind`` is the op's word for it.
 
     flops = one per element of the input; bytes = one read of the input, one write of the result, and of
     ``indices`` 8-byte positions where the op returns them. ``dtype_out`` is like the input's unless said otherwise.
     """
-
-    category: ClassVar[str] = "reduce"
-    family: ClassVar[str | None] = "Reduce_fwd"
 
     elements: int
     results: int
@@ -161,15 +157,12 @@ def _to_host(op: OpSignature) -> Reduce:
     return Reduce(elements=0, results=0, kind="item", distinct=1, dtype=x.dtype)
 
 
-class Softmax(PerfModel, Record, frozen=True, kw_only=True):
+class Softmax(ModelRecord, category="softmax", family="Softmax_fwd"):
     """``exp(x - max) / sum(exp(x - max))`` along one dim, or its logarithm.
 
     flops = 5 per element: maximum, subtraction, exponential, sum, division; bytes = x read, y written.
     ``dtype_out`` is like x's unless said otherwise.
     """
-
-    category: ClassVar[str] = "softmax"
-    family: ClassVar[str | None] = "Softmax_fwd"
 
     shape: Shape
     dim: int | None = None
@@ -187,10 +180,8 @@ class Softmax(PerfModel, Record, frozen=True, kw_only=True):
         return with_fields_of(self, SoftmaxBackward)
 
 
-class SoftmaxBackward(Softmax, frozen=True, kw_only=True):
+class SoftmaxBackward(Softmax, family="Softmax_bwd"):
     """``y * (dy - sum(dy * y))``: 4 flops per element; bytes = y and dy read, dx written."""
-
-    family: ClassVar[str | None] = "Softmax_bwd"
 
     def flops(self) -> int:
         return 4 * prod(self.shape)
@@ -231,13 +222,11 @@ def _softmax_backward(op: OpSignature) -> SoftmaxBackward:
     return SoftmaxBackward(shape=op.shape(0), dim=_dim(op, 2), dtype=dtype_x or op.dtype(0), dtype_out=op.dtype(0))
 
 
-class CrossEntropy(PerfModel, Record, frozen=True, kw_only=True):
+class CrossEntropy(ModelRecord, category="CrossEntropy_fwd"):
     """Softmax cross entropy over ``vocabulary`` logits of each row, and its gradient in place.
 
     flops = 5 per logit; bytes = one read and one write of the logits, the least that the gradient in place needs.
     """
-
-    category: ClassVar[str] = "CrossEntropy_fwd"
 
     rows: int
     vocabulary: int
@@ -253,10 +242,8 @@ class CrossEntropy(PerfModel, Record, frozen=True, kw_only=True):
         return with_fields_of(self, CrossEntropyBackward)
 
 
-class CrossEntropyBackward(CrossEntropy, frozen=True, kw_only=True):
+class CrossEntropyBackward(CrossEntropy, category="CrossEntropy_bwd"):
     """The gradient that the forward left in place, times the loss' gradient: 1 flop per logit, read and written."""
-
-    category: ClassVar[str] = "CrossEntropy_bwd"
 
     def flops(self) -> int:
         return self.rows * self.vocabulary

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, prod
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import (
     Like,
+    ModelRecord,
     Moved,
-    PerfModel,
     Slot,
     bind,
     distinct_elements,
@@ -23,7 +23,6 @@ from tracelens.perf_models.base import (
     with_fields_of,
 )
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
 #: Which keys query ``i`` sees. ``top_left``: keys ``<= i`` (aten's ``is_causal``); ``bottom_right``: keys
@@ -84,7 +83,7 @@ class AttentionRequests(NamedTuple):
     value_in_key: bool = False
 
 
-class SDPA(PerfModel, Record, frozen=True, kw_only=True):
+class SDPA(ModelRecord, category="SDPA_fwd", engine="matrix", priced_as="sdpa"):
     """``O = softmax(Q @ K^T) @ V`` per head; ``q_heads / kv_heads`` query heads share one key and value head.
 
     flops = 2 * q_heads * pairs * (d_qk + d_v), over the attended pairs only (see ``attended_pairs``); the softmax is
@@ -97,10 +96,6 @@ class SDPA(PerfModel, Record, frozen=True, kw_only=True):
     read. ``dtype`` is Q's; K, V and O are like it unless said otherwise. ``bias_elements`` of ``dtype_bias``, a bias or
     mask added to the scores, are read once; its addition is left out of the flops like the softmax.
     """
-
-    category: ClassVar[str] = "SDPA_fwd"
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "sdpa"
 
     b: int
     s_q: int | None
@@ -191,16 +186,13 @@ class SDPA(PerfModel, Record, frozen=True, kw_only=True):
         }  # fmt: skip
 
 
-class SDPABackward(SDPA, frozen=True, kw_only=True):
+class SDPABackward(SDPA, category="SDPA_bwd", gradient=True):
     """The gradients of Q, K and V.
 
     flops = 2 * q_heads * pairs * (3*d_qk + 2*d_v): the scores again, then dV, dP, dQ and dK, five products; plus one
     addition per element of dK and dV and query head beyond the first of its group. bytes = one read of Q, K, V, dO and
     the bias, one write of dQ, dK and dV, and of ``bias_gradient`` elements where the bias' gradient was asked for.
     """
-
-    category: ClassVar[str] = "SDPA_bwd"
-    gradient: ClassVar[bool] = True
 
     def flops(self) -> int | None:
         pairs = self.total_pairs

@@ -14,12 +14,12 @@ import itertools
 import math
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
 from tracelens.errors import SignatureError
-from tracelens.perf_models.base import PerfModel, distinct_elements, total_bytes, traced_as_pattern
+from tracelens.perf_models.base import ModelRecord, distinct_elements, total_bytes, traced_as_pattern
 from tracelens.perf_models.conv import Conv, convolved
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.surroundings import GRID, launch_of
@@ -256,7 +256,7 @@ def _may_hold_result(tensor: Argument, space: Iterations, reduces: bool) -> bool
 BACKEND, TRITON = "kernel_backend", "triton"
 
 
-class FusedKernel(PerfModel, Record, frozen=True, kw_only=True):
+class FusedKernel(ModelRecord, category="triton", inferred=True):
     """A Triton kernel over one iteration space.
 
     flops = iterations * (sum over the fused ops), from the ops that the kernel's name lists; None when it lists one
@@ -265,9 +265,6 @@ class FusedKernel(PerfModel, Record, frozen=True, kw_only=True):
     ``recorded_bytes`` are the compiler's own figures (``kernel_flop``, ``kernel_num_gb``; torch >= 2.4, where enabled),
     which win.
     """
-
-    category: ClassVar[str] = "triton"
-    inferred: ClassVar[bool] = True
 
     ops: tuple[str, ...] | None
     xnumel: int | None

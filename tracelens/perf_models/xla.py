@@ -7,10 +7,10 @@ each op: those win.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from tracelens.errors import SignatureError
-from tracelens.perf_models.base import Moved, PerfModel, total_bytes
+from tracelens.perf_models.base import ModelRecord, Moved, PerfModel, total_bytes
 from tracelens.perf_models.collective import CustomCollective
 from tracelens.perf_models.conv import Conv, ConvBackward
 from tracelens.perf_models.data_movement import Movement
@@ -76,7 +76,7 @@ class HloWork(Record, frozen=True, kw_only=True):
         return {**dict(self.shown), **{key: value for key, value in declared.items() if value is not None}}
 
 
-class HloGEMM(GEMM, frozen=True, kw_only=True):
+class HloGEMM(GEMM):
     """A product of XLA, alone or in a fusion with what is computed of its operands and result.
 
     flops = 2*b*m*n*k, and one per element of each other instruction; bytes = the fusion's operands and results.
@@ -98,15 +98,13 @@ class HloGEMM(GEMM, frozen=True, kw_only=True):
         return super().parameters() | self.work.parameters()
 
 
-class HloOp(PerfModel, Record, frozen=True, kw_only=True):
+class HloOp(ModelRecord, family="XLA"):
     """Another op of XLA: a fusion, a copy, a custom call.
 
     flops = those of its ``products`` and one per element of each other instruction, of reductions one per element that
     vanishes; None for a custom call that does not declare them. bytes = its operands and results, of slices what they
     take.
     """
-
-    family: ClassVar[str | None] = "XLA"
 
     work: HloWork
     products: tuple[PerfModel, ...] = ()
@@ -131,59 +129,40 @@ class HloOp(PerfModel, Record, frozen=True, kw_only=True):
         return parts | self.work.parameters()
 
 
-class HloElementwise(HloOp, frozen=True, kw_only=True):
+class HloElementwise(HloOp, category=Elementwise.category):
     """An op that computes element by element, in no fusion."""
 
-    category: ClassVar[str] = Elementwise.category
 
-
-class HloFusion(HloOp, frozen=True, kw_only=True):
+class HloFusion(HloOp, category="fusion"):
     """A fusion that computes element by element."""
 
-    category: ClassVar[str] = "fusion"
 
-
-class HloReduce(HloOp, frozen=True, kw_only=True):
+class HloReduce(HloOp, category=Reduce.category):
     """A fusion with a reduction in it: sums, normalizations, softmax."""
 
-    category: ClassVar[str] = Reduce.category
 
-
-class HloMovement(HloOp, frozen=True, kw_only=True):
+class HloMovement(HloOp, category=Movement.category, engine="none"):
     """An op that computes nothing."""
 
-    category: ClassVar[str] = Movement.category
-    engine: ClassVar[str] = "none"
 
-
-class HloProducts(HloOp, frozen=True, kw_only=True):
+class HloProducts(HloOp, category=GEMM.category, engine="matrix"):
     """A fusion of several products, or a product of a TPU of which only the FLOPs are known."""
 
-    category: ClassVar[str] = GEMM.category
-    engine: ClassVar[str] = "matrix"
 
-
-class HloConvolution(HloOp, frozen=True, kw_only=True):
+class HloConvolution(HloOp, category=Conv.category, engine="matrix"):
     """A convolution, alone or in a fusion."""
 
-    category: ClassVar[str] = Conv.category
-    engine: ClassVar[str] = "matrix"
 
-
-class HloConvolutionBackward(HloConvolution, frozen=True, kw_only=True):
+class HloConvolutionBackward(HloConvolution, category=ConvBackward.category):
     """A gradient of a convolution."""
 
-    category: ClassVar[str] = ConvBackward.category
 
-
-class CountedConvolution(PerfModel, Record, frozen=True, kw_only=True):
+class CountedConvolution(ModelRecord, engine="matrix"):
     """A convolution of ``x`` [batch, channels, ...] with ``w`` [out, in, ...]; ``computed``: which of x, w and out is.
 
     flops = ``count``, as XLA counts them: two per pair of a result and an element of the window that lies on no
     padding.
     """
-
-    engine: ClassVar[str] = "matrix"
 
     x: tuple[int, ...]
     w: tuple[int, ...]
@@ -199,7 +178,7 @@ class CountedConvolution(PerfModel, Record, frozen=True, kw_only=True):
         return ((prod(self.x), self.dtype), (prod(self.w), self.dtype), (prod(self.out), self.dtype))
 
 
-class HloCollective(CustomCollective, frozen=True, kw_only=True):
+class HloCollective(CustomCollective):
     """A collective of XLA. Bytes that a TPU recorded are shown: what crosses the links is what it is priced by."""
 
     work: HloWork = HloWork()

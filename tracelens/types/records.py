@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 import msgspec
 from msgspec import NODEFAULT, Struct, StructMeta
 
-_T = TypeVar("_T", bound="_RecordType")
+_T = TypeVar("_T", bound="RecordType")
 #: What ``dataclasses.dataclass`` sets, and a record has.
 _OF_DATACLASSES = frozenset(
     f"__{name}__"
@@ -28,7 +28,7 @@ _OF_DATACLASSES = frozenset(
 
 
 @dataclass_transform(field_specifiers=(msgspec.field,))
-class _RecordType(StructMeta):
+class RecordType(StructMeta):
     """Makes records, from which ``dataclasses.dataclass`` can derive too: extensions do so with the perf models.
 
     A class that says nothing else is frozen, with keywords only, as those are.
@@ -97,7 +97,7 @@ def _parameters(owner: type[Struct]) -> Any:
     return vars(alike)["__dataclass_params__"]
 
 
-class Record(Struct, metaclass=_RecordType, frozen=False):
+class Record(Struct, metaclass=RecordType, frozen=False):
     """A class with fields: ``class Point(Record, frozen=True, kw_only=True)``."""
 
     if TYPE_CHECKING:

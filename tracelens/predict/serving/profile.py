@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import Number, shown
 from tracelens.files.documents import expected, json_of, normalized
-from tracelens.perf_models import PerfModel
+from tracelens.perf_models.base import ModelRecord
 from tracelens.predict.serving.costs import Chunk, DecodeLine, LayerParts, StageWork, StepCost, StepLoad, span
 from tracelens.predict.serving.deployment import Deployment
 from tracelens.predict.workload import ModelConfig
@@ -36,11 +36,8 @@ _RANKS = Number(least=1, most=1 << 20, whole=True)
 _WORK = Number(most=1e18)
 
 
-class AggregatedWork(PerfModel, Record, frozen=True, kw_only=True):
+class AggregatedWork(ModelRecord, category="aggregate", engine="matrix"):
     """All operations of a phase as one: their flops and bytes, added up."""
-
-    category: ClassVar[str] = "aggregate"
-    engine: ClassVar[str] = "matrix"
 
     total_flops: float
     total_bytes: float
