@@ -14,17 +14,8 @@ from tracelens.backends.kernels.kernel_costs import KernelRates
 from tracelens.errors import UsageError
 from tracelens.perf_models import Collective, EPComm, PerfModel
 from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.network import deepep
 from tracelens.predict.network.algorithms import bound_us, collective_us, forwarded_us
-from tracelens.predict.network.deepep import (
-    DEFAULT_SMS,
-    Exchanges,
-    Fabric,
-    Phase,
-    distinct,
-    low_latency_us,
-    normal_us,
-    notify_us,
-)
 from tracelens.predict.network.deepep import bound_us as exchange_bound_us
 from tracelens.predict.network.topology import Group, Topology
 from tracelens.types.records import Record
@@ -108,21 +99,23 @@ def message_us(columns: MessageColumns, system: System, algorithm: str | None = 
     return time_us, tuple(names)
 
 
-def exchange_us(exchanges: Exchanges, kernels: Kernels, system: System, links: Fabric | None = None) -> Floats:
+def exchange_us(
+    exchanges: deepep.Exchanges, kernels: Kernels, system: System, links: deepep.Fabric | None = None
+) -> Floats:
     """Time of every dispatch or combine by DeepEP's kernels, or those of ``links``, in microseconds.
 
     ``notification_us`` comes before normal ones. UsageError for a system whose cluster is not known to run DeepEP.
     """
-    priced = low_latency_us if kernels == "low_latency" else normal_us
+    priced = deepep.low_latency_us if kernels == "low_latency" else deepep.normal_us
     return np.atleast_1d(np.asarray(priced(exchanges, links or fabric(system)), dtype=np.float64))
 
 
-def notification_us(exchanges: Exchanges, system: System, links: Fabric | None = None) -> Floats:
+def notification_us(exchanges: deepep.Exchanges, system: System, links: deepep.Fabric | None = None) -> Floats:
     """What DeepEP's normal kernels need between nodes to agree on counts, in microseconds. UsageError as there."""
-    return np.atleast_1d(np.asarray(notify_us(exchanges, links or fabric(system)), dtype=np.float64))
+    return np.atleast_1d(np.asarray(deepep.notify_us(exchanges, links or fabric(system)), dtype=np.float64))
 
 
-def exchange_links(system: System, ranks: float) -> Fabric:
+def exchange_links(system: System, ranks: float) -> deepep.Fabric:
     """The links of a group of ``ranks``, and whose kernels were measured there; a group within a node is one node.
 
     UsageError where no measurement carries over, or the ranks do not fill nodes.
@@ -136,7 +129,7 @@ def exchange_links(system: System, ranks: float) -> Fabric:
     return links
 
 
-def fabric(system: System, library: str = DEEPEP) -> Fabric:
+def fabric(system: System, library: str = DEEPEP) -> deepep.Fabric:
     """The links that a library's kernels use, DeepEP's unless named. UsageError where no measurement carries over.
 
     Where nobody published a device's count of units (GB300), that of the device which it is like counts.
@@ -145,7 +138,7 @@ def fabric(system: System, library: str = DEEPEP) -> Fabric:
     if not _names(system, library) or rates is None or topology.ranks_per_node is None:
         raise UsageError(f"no DeepEP measurement applies to {system.cluster.name if system.cluster else 'this system'}")
     node, network = topology.tiers[:2]
-    return Fabric(
+    return deepep.Fabric(
         link_gb_s=node.link.rates.peak_gb_s,
         nic_gb_s=network.link.rates.peak_gb_s * network.cards / topology.ranks_per_node,
         ranks_per_node=topology.ranks_per_node,
@@ -158,9 +151,9 @@ def _names(system: System, library: str) -> bool:
     return system.cluster is not None and system.cluster.ep_library == library
 
 
-def _exchange(model: EPComm, system: System) -> Exchanges | None:
+def _exchange(model: EPComm, system: System) -> deepep.Exchanges | None:
     """A router's exchange over whole nodes, by the normal kernels; None when it is not one."""
-    phases: dict[str | None, Phase] = {"dispatch": "dispatch", "combine": "combine"}
+    phases: dict[str | None, deepep.Phase] = {"dispatch": "dispatch", "combine": "combine"}
     phase, topology = phases.get(model.phase), system.topology
     if phase is None or not model.ranks or not model.experts or not model.topk or topology is None:
         return None
@@ -171,9 +164,9 @@ def _exchange(model: EPComm, system: System) -> Exchanges | None:
         return None
     if per_node is None or model.stride != 1 or model.ranks % per_node:
         return None
-    return Exchanges(
+    return deepep.Exchanges(
         phase=phase, tokens=float(tokens), hidden=float(model.hidden), topk=float(model.topk),
-        experts=float(model.experts), nodes=float(model.ranks // per_node), sms=float(DEFAULT_SMS),
+        experts=float(model.experts), nodes=float(model.ranks // per_node), sms=float(deepep.DEFAULT_SMS),
     )  # fmt: skip
 
 
@@ -191,7 +184,7 @@ def _forwarded_us(model: EPComm, topology: Topology) -> tuple[float, float] | No
     if model.ranks % nodes:
         return None
     token = (model.tokens if model.own_tokens is None else model.own_tokens) * row
-    ranks, places = (float(distinct(count, model.experts, model.topk)) for count in (model.ranks, nodes))
+    ranks, places = (float(deepep.distinct(count, model.experts, model.topk)) for count in (model.ranks, nodes))
     sent = token * places * (nodes - 1) / nodes
     time_us = forwarded_us(token * ranks, sent, group, topology)
     if time_us is None:

@@ -21,19 +21,8 @@ from tracelens.backends.base import (
     hbm_peak,
 )
 from tracelens.backends.tiles import pricer_of
-from tracelens.hardware import HardwareSpec
+from tracelens.hardware import HardwareSpec, power
 from tracelens.hardware.device_figures import PowerConstants, Rate
-from tracelens.hardware.power import (
-    ATTENTION,
-    DECODING,
-    PRODUCTS,
-    PROMPTS,
-    Drawn,
-    KernelWork,
-    family_named,
-    kernel_power,
-    power_constants,
-)
 from tracelens.perf_models.base import MEMORY, PerfModel, WorkColumns
 from tracelens.types.dtypes import DType, Precision
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
@@ -204,7 +193,7 @@ def works(
     time_us: Floats,
     clocked: Floats | float = 1.0,
     experts: str = "moe",
-) -> Iterator[tuple[npt.NDArray[np.intp], KernelWork]]:
+) -> Iterator[tuple[npt.NDArray[np.intp], power.KernelWork]]:
     """Rows that are alike in what they draw power for, and their work: of perf models as they count, of column batches
     as their kernels do it. ``clocked``: the share of the time that follows the clock. ``experts``: the family of perf
     models of fused ones.
@@ -221,7 +210,7 @@ def works(
     follows = np.broadcast_to(np.asarray(clocked, np.float64), len(work))
     for name in sorted(set(families.tolist())):
         at = np.flatnonzero(families == name)
-        yield at, KernelWork(
+        yield at, power.KernelWork(
             family=name, time_us=time_us[at], flops={key: done[at] for key, done in flops.items() if done[at].any()},
             hbm_bytes=hbm[at], l2_bytes=l2[at], link_bytes=wire[at], clocked=follows[at],
         )  # fmt: skip
@@ -229,31 +218,31 @@ def works(
 
 def _model_work(work: WorkColumns, experts: str) -> tuple[npt.NDArray[Any], dict[str, Floats]]:
     """Families and FLOPs by class. Vector units' FLOPs are in the energy of the bytes that they come with."""
-    kinds = [model.price_family() or (PRODUCTS if engine == "matrix" else MEMORY)
+    kinds = [model.price_family() or (power.PRODUCTS if engine == "matrix" else MEMORY)
              for model, engine in zip(work.models, work.engine, strict=True)]  # fmt: skip
-    named = {"sdpa": PROMPTS, "moe": experts}
+    named = {"sdpa": power.PROMPTS, "moe": experts}
     families = np.array([named.get(kind, kind) for kind in kinds], object)
     with np.errstate(divide="ignore", invalid="ignore"):
-        families[(families == PROMPTS) & (work.flops / work.hbm_bytes < _DECODES)] = DECODING
+        families[(families == power.PROMPTS) & (work.flops / work.hbm_bytes < _DECODES)] = power.DECODING
     rates = ["bf16" if dtype is None or dtype.rate is None else dtype.rate for dtype in work.dtype]
     classes = [
-        ("" if engine != "matrix" else ATTENTION if kind == "sdpa" else _CLASSES.get(rate, rate))
+        ("" if engine != "matrix" else power.ATTENTION if kind == "sdpa" else _CLASSES.get(rate, rate))
         for kind, engine, rate in zip(kinds, work.engine, rates, strict=True)
     ]
     each, done = np.array(classes, object), work.flops * work.passes
     return families, {name: np.where(each == name, done, 0.0) for name in sorted(set(classes)) if name}
 
 
-def drawn(work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec) -> Drawn:
+def drawn(work: WorkColumns | ColumnBatch, found: EstimateTable, device: HardwareSpec) -> power.Drawn:
     """Watts of estimated rows, and their interval; NaN where the time or the device's energies are unknown."""
-    parts = Drawn(*(np.full(len(work), np.nan) for _ in Drawn._fields))
-    constants = power_constants(device)
+    parts = power.Drawn(*(np.full(len(work), np.nan) for _ in power.Drawn._fields))
+    constants = power.power_constants(device)
     if constants is None:
         return parts
     with np.errstate(divide="ignore", invalid="ignore"):
         clocked = np.clip(np.nan_to_num(found.compute_us / found.time_us), 0.0, 1.0)
     for at, part in works(work, device, found.time_us, clocked):
-        for whole, values in zip(parts, kernel_power(constants, part), strict=True):
+        for whole, values in zip(parts, power.kernel_power(constants, part), strict=True):
             whole[at] = values
     return parts
 
@@ -266,8 +255,8 @@ def over_idle_uj(
     Experts draw as products: by energies of loops of one layer the watts of ML.ENERGY's servers are 10 % too high.
     """
     columns, over_w = WorkColumns.of(models), np.full(len(models), np.nan)
-    for at, work in works(columns, device, time_us, experts=PRODUCTS):
-        over_w[at] = kernel_power(constants, work).power_w - constants.idle_w
+    for at, work in works(columns, device, time_us, experts=power.PRODUCTS):
+        over_w[at] = power.kernel_power(constants, work).power_w - constants.idle_w
     return np.where(time_us > 0, over_w * time_us, 0.0)
 
 
@@ -284,12 +273,12 @@ def power_columns(
     Energy's interval is wider than that of the watts by ``error_percent``, the mean error of the times, and NaN where
     that is unknown.
     """
-    watts, constants = drawn(work, found, device), power_constants(device)
+    watts, constants = drawn(work, found, device), power.power_constants(device)
     off = error_percent / 100
     energy, low, high = watts.energy_mj(found.time_us)
     values = dict(zip(POWER_FIGURES, (*watts, energy, low / (1 + off), high * (1 + off)), strict=True))
     basis = np.full(len(work), "", object)
     if constants is not None:
         for at, part in works(work, device, found.time_us):
-            basis[at] = f"{family_named(constants, part)} on {constants.carried_from or device.name}"
+            basis[at] = f"{power.family_named(constants, part)} on {constants.carried_from or device.name}"
     return {**values, POWER_BASIS: np.where(np.isnan(watts.power_w), "", basis)}

@@ -18,23 +18,11 @@ from tracelens.errors import InputError
 from tracelens.files.memory_limit import MemoryLimit
 from tracelens.files.remote import is_address
 from tracelens.registry import mark
+from tracelens.trace import table as trace_table
 from tracelens.trace.reading.bytestream import TRACE_ENDINGS, ByteStream, PlainFile, unpacked
 from tracelens.trace.reading.chrome.decoded_events import TIME_LIMIT_NS
 from tracelens.trace.reading.chrome.event_columns import Codes, TableBuilder, with_usable_times
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
-from tracelens.trace.table import (
-    COLUMNS,
-    Allocations,
-    DramSamples,
-    EventWaits,
-    Identifier,
-    Losses,
-    Recorder,
-    SignatureStore,
-    TraceTable,
-    kind_of_category,
-    made_event,
-)
 from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature
 
@@ -156,7 +144,7 @@ def is_trace(path: Path) -> bool:
 
 
 #: From an opened file to its events as columns; InputError, in one sentence, when it cannot.
-Reader: TypeAlias = Callable[[Source], TraceTable]
+Reader: TypeAlias = Callable[[Source], trace_table.TraceTable]
 #: Whether the content of a file is of a format, by ``Source.start``.
 Recognizer: TypeAlias = Callable[[Source], bool]
 
@@ -183,18 +171,18 @@ class RowBlocks:
     def __init__(self, source: str) -> None:
         self._source = source
         self.names: Codes[str] = Codes()
-        self.lanes: Codes[tuple[Identifier, Identifier]] = Codes()
-        self.signatures = SignatureStore()
-        self.process_names: dict[Identifier, str] = {}
-        self.process_labels: dict[Identifier, str] = {}
-        self.thread_names: dict[tuple[Identifier, Identifier], str] = {}
+        self.lanes: Codes[tuple[trace_table.Identifier, trace_table.Identifier]] = Codes()
+        self.signatures = trace_table.SignatureStore()
+        self.process_names: dict[trace_table.Identifier, str] = {}
+        self.process_labels: dict[trace_table.Identifier, str] = {}
+        self.thread_names: dict[tuple[trace_table.Identifier, trace_table.Identifier], str] = {}
         self.notes: list[str] = []
         self.metadata: dict[str, Any] = {}
-        self.event_waits: EventWaits | None = None
-        self.allocations: Allocations | None = None
-        self.dram_samples: DramSamples | None = None
+        self.event_waits: trace_table.EventWaits | None = None
+        self.allocations: trace_table.Allocations | None = None
+        self.dram_samples: trace_table.DramSamples | None = None
         self._categories: Codes[str] = Codes()
-        self._parts: dict[str, list[Array]] = {key: [] for key in COLUMNS}
+        self._parts: dict[str, list[Array]] = {key: [] for key in trace_table.COLUMNS}
         self._details: list[tuple[int, Details]] = []
         self._rows = 0
         self._untimed = 0
@@ -220,13 +208,13 @@ class RowBlocks:
             columns["lane"] = self.lane_codes(np.asarray(columns["device"]), np.asarray(columns["stream"]))
         given: dict[str, Any] = {
             **columns,
-            "kind": int(kind_of_category(category)),
+            "kind": int(trace_table.kind_of_category(category)),
             "category": code,
             "start_ns": start_ns,
             "duration_ns": np.maximum(duration, 0),
             "file_index": np.arange(self._rows, self._rows + len(start_ns)),
         }
-        for key, dtype in COLUMNS.items():
+        for key, dtype in trace_table.COLUMNS.items():
             values = np.broadcast_to(np.asarray(given.get(key, -1)), start_ns.shape)[usable]
             self._parts[key].append(_fitting(values, dtype))
         self._details.append((self._rows, details or {}))
@@ -268,10 +256,11 @@ class RowBlocks:
         """Codes of lanes, by the process and the thread of each event."""
         return coded_pairs(pids, tids, lambda pid, tid: self.lanes.of([(pid, tid)])[0])
 
-    def table(self, recorder: Recorder, *, truncated: bool = False) -> TraceTable:
+    def table(self, recorder: trace_table.Recorder, *, truncated: bool = False) -> trace_table.TraceTable:
         """All blocks; InputError when they hold no events."""
         columns: dict[str, Any] = {
-            key: np.concatenate(parts) if parts else np.zeros(0, COLUMNS[key]) for key, parts in self._parts.items()
+            key: np.concatenate(parts) if parts else np.zeros(0, trace_table.COLUMNS[key])
+            for key, parts in self._parts.items()
         }
         self._parts.clear()
         if not len(columns["start_ns"]):
@@ -294,7 +283,7 @@ class RowBlocks:
         self.signatures.forget_recorded()
         nothing = TableBuilder().fields()
         lookup = _ColumnEvents(details=self._details)
-        lookup.table = TraceTable(
+        lookup.table = trace_table.TraceTable(
             source=self._source,
             **columns,
             categories=self._categories.values(),
@@ -312,7 +301,7 @@ class RowBlocks:
             thread_names=self.thread_names,
             events_total=self._rows,
             counts_by_phase={"X": self._rows},
-            losses=Losses(
+            losses=trace_table.Losses(
                 damaged_events=self._untimed, truncated=truncated, notes=tuple(notes), repaired=self._repaired
             ),
             recorder=recorder,
@@ -368,14 +357,14 @@ class _ColumnEvents(Record, frozen=False, eq=False):
     """Events made from the columns of a table, and the details of their blocks."""
 
     details: list[tuple[int, Details]]
-    table: TraceTable | None = None
+    table: trace_table.TraceTable | None = None
 
     def event(self, file_index: int) -> dict[str, Any]:
         table = self.table
         row = -1 if table is None else int(np.searchsorted(table.file_index, file_index))
         if table is None or row == len(table) or table.file_index[row] != file_index:
             return {}
-        event = made_event(table, row)
+        event = trace_table.made_event(table, row)
         block = bisect_right(self.details, file_index, key=lambda each: each[0]) - 1
         if block >= 0:
             first, details = self.details[block]

@@ -22,20 +22,8 @@ from msgspec import Raw
 
 from tracelens.errors import InputError
 from tracelens.trace.reading.bytestream import ByteStream
-from tracelens.trace.reading.chrome.decoded_events import (
-    FAILURES,
-    STRING,
-    AnyEvent,
-    DecodedEvents,
-    decode_each,
-    decoded,
-    is_truncation,
-    load_element,
-    needs_text_times,
-    repaired,
-    split_elements,
-    trailing_position,
-)
+from tracelens.trace.reading.chrome import decoded_events
+from tracelens.trace.reading.chrome.decoded_events import repaired
 from tracelens.trace.reading.chrome.scanned_events import Refusal, ScannedEvents, new_scanner
 from tracelens.types.records import Record
 
@@ -190,9 +178,9 @@ def _first_value(text: memoryview) -> _Value:
     except RecursionError:
         return _Value()
     except msgspec.DecodeError as error:
-        end = trailing_position(error)
+        end = decoded_events.trailing_position(error)
         if end is None:
-            is_short = is_truncation(error)
+            is_short = decoded_events.is_truncation(error)
             return _Value(is_short=is_short, is_mendable=is_short or _is_mendable(text, str(error)))
         return _Value(end=len(bytes(text[:end]).rstrip()))
     return _Value(end=len(bytes(text).rstrip()))
@@ -214,7 +202,7 @@ _MISSPELLED = 0.8
 #: Nothing but an event starts with its phase.
 _PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
 _KEY = b'"traceEvents"'
-_TOKEN = re.compile(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
+_TOKEN = re.compile(decoded_events.STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BLANK_BYTES = b" \t\r\n\x00"
 _FAILURES = (msgspec.DecodeError, ValueError, RecursionError)  # before msgspec 0.21 the first was no ValueError
 
@@ -356,7 +344,7 @@ _CHECKED_TAIL_BYTES = 4 << 20
 _MOST_CHECKED_ENDS = 50
 
 #: Events, and how many of them had a value that is not of its field's type.
-_Decoded: TypeAlias = tuple[Sequence[AnyEvent], int]
+_Decoded: TypeAlias = tuple[Sequence[decoded_events.AnyEvent], int]
 
 
 class Piece(Record, frozen=True, kw_only=True):
@@ -365,7 +353,7 @@ class Piece(Record, frozen=True, kw_only=True):
     ``elements`` is the text itself where the file's no longer agrees with the events (after ``salvage``).
     """
 
-    events: DecodedEvents | ScannedEvents
+    events: decoded_events.DecodedEvents | ScannedEvents
     offset: int
     length: int
     repaired: bool = False
@@ -375,7 +363,7 @@ class Piece(Record, frozen=True, kw_only=True):
 class _Parsed(Record, frozen=True, kw_only=True):
     """A text that parses; ``end`` is where the list's own end stands in it, or None; ``repairs``: values put right."""
 
-    events: Sequence[AnyEvent] | ScannedEvents
+    events: Sequence[decoded_events.AnyEvent] | ScannedEvents
     end: int | None = None
     repairs: int = 0
     is_repaired: bool = False
@@ -482,7 +470,9 @@ class Pieces:
         self.repairs += result.repairs
         found = result.events
         return Piece(
-            events=found if isinstance(found, ScannedEvents) else DecodedEvents.of(found, text_times=self._text_times),
+            events=found
+            if isinstance(found, ScannedEvents)
+            else decoded_events.DecodedEvents.of(found, text_times=self._text_times),
             offset=self._offset + start,
             length=end - start,
             repaired=result.is_repaired,
@@ -555,13 +545,13 @@ class Pieces:
     def _decode(self, body: bytes | memoryview) -> _Parsed | _Unparsed:
         text = b"".join((b"[", body, b"]"))
         try:
-            events, coerced = self._timed(decoded, text)
+            events, coerced = self._timed(decoded_events.decoded, text)
         except (UnicodeDecodeError, RecursionError):
             return _Unparsed(is_short=False)
         except msgspec.DecodeError as error:
-            trailing = trailing_position(error)
+            trailing = decoded_events.trailing_position(error)
             if trailing is None:
-                return _Unparsed(is_short=is_truncation(error))
+                return _Unparsed(is_short=decoded_events.is_truncation(error))
             end = trailing - 1  # without the added bracket
             inner = self._decode(bytes(body[:end]).rstrip()[:-1])
             if isinstance(inner, _Unparsed):
@@ -570,11 +560,11 @@ class Pieces:
         return _Parsed(events=events, repairs=coerced)
 
     def _timed(
-        self, decode: Callable[..., tuple[Sequence[AnyEvent], int]], text: Any
-    ) -> tuple[Sequence[AnyEvent], int]:
+        self, decode: Callable[..., tuple[Sequence[decoded_events.AnyEvent], int]], text: Any
+    ) -> tuple[Sequence[decoded_events.AnyEvent], int]:
         """The events of a text, again with their times as digits where floats would lose some of them."""
         events, coerced = decode(text, text_times=self._text_times)
-        if not self._text_times and needs_text_times(events):
+        if not self._text_times and decoded_events.needs_text_times(events):
             self._text_times = True
             return decode(text, text_times=True)
         return events, coerced
@@ -594,10 +584,10 @@ class Pieces:
         self.repairs += found.repairs
         piece = None
         if found.elements:
-            events, coerced = self._timed(decode_each, found.elements)
+            events, coerced = self._timed(decoded_events.decode_each, found.elements)
             self.repairs += coerced
             piece = Piece(
-                events=DecodedEvents.of(events, text_times=self._text_times),
+                events=decoded_events.DecodedEvents.of(events, text_times=self._text_times),
                 offset=self._offset,
                 length=found.position,
                 elements=tuple(found.elements),
@@ -700,9 +690,9 @@ class PieceIndex:
         number = bisect_right(self._first, file_index) - 1
         element = bytes(self._elements(number)[file_index - self._first[number]])
         try:
-            event = load_element(element)
+            event = decoded_events.load_element(element)
         except (ValueError, RecursionError):
-            event = load_element(repaired(element)[0])
+            event = decoded_events.load_element(repaired(element)[0])
         return event if isinstance(event, dict) else {}
 
     def _elements(self, number: int) -> Sequence[Raw | bytes]:
@@ -724,11 +714,11 @@ class PieceIndex:
             text, _ = repaired(text)
         text = b"[" + text + b"]"
         try:
-            return split_elements(text)
+            return decoded_events.split_elements(text)
         except msgspec.DecodeError as error:
             # The last piece holds the list's own end.
-            if end := trailing_position(error):
-                return split_elements(text[:end])
-        except FAILURES:
+            if end := decoded_events.trailing_position(error):
+                return decoded_events.split_elements(text[:end])
+        except decoded_events.FAILURES:
             pass
         raise InputError(f"{self._source} has changed since it was read: read it again")

@@ -12,17 +12,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from tracelens.trace.narrow_columns import GrowingColumns
-from tracelens.trace.reading.chrome.decoded_events import (
-    LAST_TEXT_NUMBER,
-    LONGEST_NS,
-    NO_TIME,
-    TIME_LIMIT_NS,
-    AnyEvent,
-    DecodedEvents,
-    load_element,
-    mixed_starts_ns,
-    whole_number,
-)
+from tracelens.trace.reading.chrome import decoded_events
 from tracelens.trace.reading.chrome.scanned_events import ScannedEvents, by_appearance
 from tracelens.trace.table import (
     COLUMNS,
@@ -147,7 +137,7 @@ class Codes(Generic[Key]):
             codes[value] = codes.setdefault(self._overflow, self._limit)
 
 
-_Events: TypeAlias = ScannedEvents | DecodedEvents
+_Events: TypeAlias = ScannedEvents | decoded_events.DecodedEvents
 
 
 def with_usable_times(rows: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
@@ -160,17 +150,17 @@ def with_usable_times(rows: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
     if not len(start):
         return rows, 0, 0
     # In floats: whole numbers would wrap
-    if float(start.max()) - float(start.min()) > LONGEST_NS:
+    if float(start.max()) - float(start.min()) > decoded_events.LONGEST_NS:
         middle = np.partition(start, len(start) // 2)[len(start) // 2]
-        near = np.abs(start.astype(np.float64) - float(middle)) <= LONGEST_NS / 2
+        near = np.abs(start.astype(np.float64) - float(middle)) <= decoded_events.LONGEST_NS / 2
         untimed = int((~near).sum())
         rows = {key: column[near] for key, column in rows.items()}
         duration = rows["duration_ns"]
-    most, longest = LONGEST_NS, float(duration.max(initial=0))
-    if longest * len(duration) < TIME_LIMIT_NS and longest <= most:
+    most, longest = decoded_events.LONGEST_NS, float(duration.max(initial=0))
+    if longest * len(duration) < decoded_events.TIME_LIMIT_NS and longest <= most:
         return rows, untimed, 0
-    if duration.sum(dtype=np.float64, where=duration <= most) >= TIME_LIMIT_NS:
-        most = TIME_LIMIT_NS // len(duration)
+    if duration.sum(dtype=np.float64, where=duration <= most) >= decoded_events.TIME_LIMIT_NS:
+        most = decoded_events.TIME_LIMIT_NS // len(duration)
     impossible = duration > most
     rows["duration_ns"] = np.where(impossible, 0, duration)
     return rows, untimed, int(impossible.sum())
@@ -197,7 +187,7 @@ class TableBuilder:
         self._kind_of_category = np.zeros(0, np.uint8)
         self.flow_ids: Codes[str] = Codes()
         self.pointers: Codes[str] = Codes()
-        self._open: dict[tuple[Identifier, Identifier], list[tuple[int, AnyEvent]]] = {}
+        self._open: dict[tuple[Identifier, Identifier], list[tuple[int, decoded_events.AnyEvent]]] = {}
         self._stray_ends = 0
         self._groups = {group: GrowingColumns(types) for group, types in GROUPS.items()}
 
@@ -223,11 +213,11 @@ class TableBuilder:
         if counts["C"]:
             rows = np.flatnonzero(piece.phase == _COUNTER)
             self._add_power_counters(piece, rows, first)
-            if isinstance(piece, DecodedEvents):
+            if isinstance(piece, decoded_events.DecodedEvents):
                 self._add_dram_samples(piece, rows)
         if counts["M"]:
             self._add_names(piece)
-        if isinstance(piece, DecodedEvents) and (counts["B"] or counts["E"]):
+        if isinstance(piece, decoded_events.DecodedEvents) and (counts["B"] or counts["E"]):
             self._add_pairs(piece.events, first)
 
     def fields(self) -> dict[str, Any]:
@@ -332,12 +322,14 @@ class TableBuilder:
         codes = np.empty(len(distinct), np.int32)
         for place in np.argsort(first).tolist():
             value = int(distinct[place])
-            codes[place] = self._stream(piece.strings[value - NO_TIME] if value < LAST_TEXT_NUMBER else value)
+            codes[place] = self._stream(
+                piece.strings[value - decoded_events.NO_TIME] if value < decoded_events.LAST_TEXT_NUMBER else value
+            )
         return codes[numbers]
 
     def _stream(self, value: int | str) -> int:
         """The number of a stream or device recorded as a number or as the text of a pointer; -1 for none."""
-        number = whole_number(value)
+        number = decoded_events.whole_number(value)
         if number is not None and -1 <= number < FIRST_POINTER_STREAM:
             return number
         return -1 if value == "" else FIRST_POINTER_STREAM + self.pointers.of([str(value)])[0]
@@ -403,7 +395,7 @@ class TableBuilder:
         named = np.array(["power" in name.lower() for name in names], bool)
         self._power_counters.append((first + rows[named[which]]).astype(np.int64))
 
-    def _add_dram_samples(self, piece: DecodedEvents, rows: Array) -> None:
+    def _add_dram_samples(self, piece: decoded_events.DecodedEvents, rows: Array) -> None:
         figures = piece.traffic(rows)
         measuring = ~np.isnan(figures[:, :3]).all(axis=1)
         if not measuring.any():
@@ -434,7 +426,7 @@ class TableBuilder:
 
     def _timed(self, piece: _Events, rows: Array) -> npt.NDArray[np.bool_]:
         """Which of the events have a usable time; the others are counted."""
-        timed: npt.NDArray[np.bool_] = piece.start_ns[rows] != NO_TIME
+        timed: npt.NDArray[np.bool_] = piece.start_ns[rows] != decoded_events.NO_TIME
         self.untimed_events += int((~timed).sum())
         return timed
 
@@ -447,9 +439,9 @@ class TableBuilder:
             piece.lane[rows], len(piece.lanes), lambda used: self.lanes.of([piece.lanes[number] for number in used])
         )
 
-    def _add_pairs(self, events: Sequence[AnyEvent], first: int) -> None:
+    def _add_pairs(self, events: Sequence[decoded_events.AnyEvent], first: int) -> None:
         """Begin and end events nest per lane; a pair becomes a row at its begin's place in the file."""
-        paired: list[tuple[int, AnyEvent, AnyEvent]] = []
+        paired: list[tuple[int, decoded_events.AnyEvent, decoded_events.AnyEvent]] = []
         for position, event in enumerate(events, first):
             if event.ph == "B":
                 self._open.setdefault((event.pid, event.tid), []).append((position, event))
@@ -464,15 +456,17 @@ class TableBuilder:
             return
         rows: Array = np.array([i for i, _, _ in paired])
         begins, ends = [b for _, b, _ in paired], [e for _, _, e in paired]
-        start, valid = mixed_starts_ns(begins)
-        end, end_valid = mixed_starts_ns(ends)
+        start, valid = decoded_events.mixed_starts_ns(begins)
+        end, end_valid = decoded_events.mixed_starts_ns(ends)
         valid &= end_valid
         for i in rows[~valid].tolist():
             del self.pair_ends[i]
         for begin, end_event in zip(begins, ends, strict=True):
             if begin.args is None:
                 begin.args = end_event.args
-        piece = DecodedEvents(begins, np.where(valid, start, NO_TIME), np.where(valid, end - start, 0))
+        piece = decoded_events.DecodedEvents(
+            begins, np.where(valid, start, decoded_events.NO_TIME), np.where(valid, end - start, 0)
+        )
         self._add_rows(piece, np.arange(len(begins)), rows)
 
 
@@ -497,7 +491,7 @@ def _label(text: Raw | bytes) -> str:
     if not text:
         return ""
     try:
-        value = load_element(bytes(text))
+        value = decoded_events.load_element(bytes(text))
     except (ValueError, RecursionError):
         return ""
     return value if isinstance(value, str) else str(value)
