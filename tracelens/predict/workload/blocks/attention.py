@@ -16,12 +16,8 @@ from tracelens.predict.workload.ranks import RankOp, TrainingRank, passes
 ABSORBED_TOKENS = 8
 
 
-class Attention(BlockType):
+class Attention(BlockType, name="attention", mixes_tokens=True, divides_on_grid=True):
     """Projections, rotary positions where none are learned, the core of attention, output projection."""
-
-    name: ClassVar[str] = "attention"
-    mixes_tokens: ClassVar[bool] = True
-    divides_on_grid: ClassVar[bool] = True
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
         return {"head_dim": shape.head_dim or shape.latent_attention}
@@ -245,10 +241,9 @@ def _rope(rank: TrainingRank) -> Iterator[RankOp]:
 ATTENTION = Attention(letter="*")
 
 
-class WindowedAttention(Attention):
+class WindowedAttention(Attention, name="sliding_attention"):
     """Attention whose keys are the ``window`` before a token; ``reach``: the figure of the shape that says how many."""
 
-    name: ClassVar[str] = "sliding_attention"
     reach: ClassVar[str] = "window"
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
@@ -269,11 +264,8 @@ class WindowedAttention(Attention):
 WINDOWED_ATTENTION = WindowedAttention(letter="w")
 
 
-class ChunkedAttention(WindowedAttention):
+class ChunkedAttention(WindowedAttention, name="chunked_attention", reach="chunk"):
     """Attention of a token to those before it in its chunk of ``chunk`` tokens (Llama 4's layers with positions)."""
-
-    name: ClassVar[str] = "chunked_attention"
-    reach: ClassVar[str] = "chunk"
 
     def core(self, shape: ModelShape, *, b: int, s_q: int, s_kv: int, mask: Any) -> SDPA:
         """Whole chunks are sequences of their own; else the pairs of a prompt's part, or of a token at the end of its

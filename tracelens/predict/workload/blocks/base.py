@@ -103,6 +103,11 @@ class BlockType(ABC):
 
     letter: str
 
+    def __init_subclass__(cls, **facts: Any) -> None:
+        """What a class' header says of it: ``class Attention(BlockType, name="attention", mixes_tokens=True)``."""
+        for name, value in facts.items():
+            setattr(cls, name, value)
+
     @property
     def __tracelens_marks__(self) -> tuple[Mark, ...]:
         return (Mark(kind="block", keys=(self.letter,)),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, Elementwise, EPComm, GroupedGEMM, GroupedGEMMVariableK, Movement
@@ -19,12 +19,8 @@ from tracelens.predict.workload.ranks import InferenceRank, Pass, RankOp, Traini
 from tracelens.predict.workload.token_routing import UNIFORM
 
 
-class FeedForward(BlockType):
+class FeedForward(BlockType, name="mlp", divides_on_grid=True, recompute_module="mlp"):
     """Up projection, with a gate's beside it where the model has one, activation, down projection."""
-
-    name: ClassVar[str] = "mlp"
-    divides_on_grid: ClassVar[bool] = True
-    recompute_module: ClassVar[str | None] = "mlp"
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
         return {"ffn": shape.ffn}
@@ -48,12 +44,8 @@ MLP = FeedForward(letter="-")
 _BOTH: tuple[Pass, ...] = ("forward", "dgrad")
 
 
-class MixtureOfExperts(BlockType):
+class MixtureOfExperts(BlockType, name="moe", waits_for_host=True, recompute_module="moe"):
     """Experts are grouped GEMMs over the tokens that were sent to them."""
-
-    name: ClassVar[str] = "moe"
-    waits_for_host: ClassVar[bool] = True
-    recompute_module: ClassVar[str | None] = "moe"
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
         return {"experts": shape.experts}
@@ -244,10 +236,8 @@ def _shared_out(rank: TrainingRank, phase: str) -> Iterator[RankOp]:
 MOE = MixtureOfExperts(letter="E")
 
 
-class SingleLinear(BlockType):
+class SingleLinear(BlockType, name="linear"):
     """A square product of the normalized hidden state (Puzzle, arXiv 2411.19146)."""
-
-    name: ClassVar[str] = "linear"
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
         yield batch.norm("mlp.norm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from tracelens.perf_models import GEMM, IndexerScores, Movement, PerfModel, SelectiveAttention, TopKRows
 from tracelens.predict.workload.blocks.attention import Attention, absorbed
@@ -18,14 +18,11 @@ from tracelens.types.dtypes import DType
 _INDEX_TYPE, _SCALE_BYTES = DType.FP8_E4M3FN, 4
 
 
-class SparseLatentAttention(Attention):
+class SparseLatentAttention(Attention, name="deepseek_sparse_attention", divides_on_grid=False):
     """Latent attention whose prompts too run absorbed, on ``top_k`` selected rows per token (DeepSeek-V3.2, section 2).
 
     The indexer's queries come from the query latent, its one key and the heads' weights from the hidden state.
     """
-
-    name: ClassVar[str] = "deepseek_sparse_attention"
-    divides_on_grid: ClassVar[bool] = False
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
         return {"latent_attention": shape.latent_attention, "indexer": shape.indexer}
@@ -66,14 +63,11 @@ def _figures(shape: ModelShape) -> tuple[LatentAttention, Indexer]:
 SPARSE_LATENT_ATTENTION = SparseLatentAttention(letter="S")
 
 
-class BlockSparseAttention(Attention):
+class BlockSparseAttention(Attention, name="block_sparse_attention", divides_on_grid=False):
     """Grouped heads that see the ``top_k`` blocks of ``block`` keys of highest score, and keys before the token in it.
 
     An index query per group and one index key per token score every key; a block's score is its keys' highest.
     """
-
-    name: ClassVar[str] = "block_sparse_attention"
-    divides_on_grid: ClassVar[bool] = False
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
         return {"indexer": shape.indexer, **super().needs(shape)}
@@ -108,15 +102,12 @@ class BlockSparseAttention(Attention):
 BLOCK_SPARSE_ATTENTION = BlockSparseAttention(letter="B")
 
 
-class CompressedRows(Attention):
+class CompressedRows(Attention, name="compressed_attention", divides_on_grid=False):
     """One key per token and layer, which is its value too, for all heads: those of a window one by one, those before
     it ``ratio`` in a row, all of them or those that an indexer selects.
 
     A row is a mean of its tokens' keys, weighted by gates per channel. The heads' results are projected in groups.
     """
-
-    name: ClassVar[str] = "compressed_attention"
-    divides_on_grid: ClassVar[bool] = False
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
         selects = shape.compressed is not None and shape.compressed.selects

@@ -15,10 +15,9 @@ from tracelens.predict.workload.ranks import RankOp, TrainingRank
 from tracelens.types.records import Record
 
 
-class LinearMixer(BlockType):
+class LinearMixer(BlockType, mixes_tokens=True):
     """Projections, a convolution of queries, keys and values where there is one, a state per head, a gated norm."""
 
-    mixes_tokens: ClassVar[bool] = True
     #: What a token does to the state.
     rule: ClassVar[Rule] = "delta"
 
@@ -79,10 +78,8 @@ class LinearMixer(BlockType):
         return {"linear": replace(own, k_heads=-(-own.k_heads // tp), v_heads=-(-own.v_heads // tp))}
 
 
-class GatedDeltaNet(LinearMixer):
+class GatedDeltaNet(LinearMixer, name="linear_attention"):
     """Queries, keys, values and the output gate in one product, the two gates of each head in another (Qwen3-Next)."""
-
-    name: ClassVar[str] = "linear_attention"
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
         shape, own = batch.shape, linear_heads(batch.shape)
@@ -103,11 +100,8 @@ def linear_heads(shape: ModelShape) -> LinearHeads:
 GATED_DELTA_NET = GatedDeltaNet(letter="D")
 
 
-class KimiDeltaAttention(LinearMixer):
+class KimiDeltaAttention(LinearMixer, name="kimi_delta_attention", rule="channel_delta"):
     """A decay per key channel, from a projection of rank d_k; a gate of full or of low rank (arXiv 2510.26692)."""
-
-    name: ClassVar[str] = "kimi_delta_attention"
-    rule: ClassVar[Rule] = "channel_delta"
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
         shape, own = batch.shape, linear_heads(batch.shape)
@@ -128,11 +122,8 @@ class KimiDeltaAttention(LinearMixer):
 KIMI_DELTA_ATTENTION = KimiDeltaAttention(letter="K")
 
 
-class LightningAttention(LinearMixer):
+class LightningAttention(LinearMixer, name="lightning_attention", rule="decay"):
     """Linear attention with a constant decay per head, a norm over all heads and an output gate (MiniMax-01)."""
-
-    name: ClassVar[str] = "lightning_attention"
-    rule: ClassVar[Rule] = "decay"
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
         shape, own = batch.shape, linear_heads(batch.shape)
@@ -147,11 +138,8 @@ class LightningAttention(LinearMixer):
 LIGHTNING_ATTENTION = LightningAttention(letter="L")
 
 
-class Mamba2(BlockType):
+class Mamba2(BlockType, name="mamba", mixes_tokens=True):
     """Input projection, convolution, scan, gated norm, output projection."""
-
-    name: ClassVar[str] = "mamba"
-    mixes_tokens: ClassVar[bool] = True
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
         return {"mamba": shape.mamba}
@@ -221,13 +209,8 @@ class Convolution(Record, frozen=True, kw_only=True):
     bias: bool = False
 
 
-class ShortConvolution(BlockType):
+class ShortConvolution(BlockType, name="conv", mixes_tokens=True, table="short_convolution", figures=Convolution):
     """Two gates and a value in one product; the gated value convolved and gated again; output projection."""
-
-    name: ClassVar[str] = "conv"
-    mixes_tokens: ClassVar[bool] = True
-    table: ClassVar[str | None] = "short_convolution"
-    figures: ClassVar[type | None] = Convolution
 
     def figures_of(self, shape: ModelShape) -> Convolution:
         own: Convolution = needed(super().figures_of(shape), "[short_convolution]")
