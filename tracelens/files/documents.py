@@ -10,8 +10,9 @@ import re
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -366,6 +367,20 @@ class FigureTable:
                 raise inner._unknown(word, known)
         return {word: inner.needed_number(word) for word in inner._values}
 
+    def figures(self, kind: type[Any], apart: Collection[str] = ()) -> dict[str, Any]:
+        """The numbers, switches and texts of a record that the table says, by field; those that are absent keep their
+        defaults. ``apart``: fields that are read elsewhere. InputError where one without a default is missing.
+        """
+        found: dict[str, Any] = {}
+        for each in fields(kind):
+            said = each.type.__name__ if isinstance(each.type, type) else str(each.type)
+            is_needed = each.default is MISSING and each.default_factory is MISSING
+            read = _READERS.get(said.removesuffix(" | None"))
+            if read is not None and each.name not in apart:
+                value = read(self, each.name, is_needed and not said.endswith("None"), each.default == 0)
+                found |= {each.name: value} if value is not None or is_needed else {}
+        return found
+
     def finish(self) -> None:
         """InputError for a key that nothing reads: a misspelled figure must not be silently absent."""
         for name in self._values:
@@ -376,6 +391,24 @@ class FigureTable:
         close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
         hint = f"did you mean {self.key(close[0])}?" if close else f"known there: {', '.join(sorted(known))}"
         return InputError(f"{self.file}: {self.key(name)} is not a key of a {self.kind} file; {hint}")
+
+
+def _whole(table: FigureTable, name: str, is_needed: bool, may_be_0: bool) -> int | None:
+    value = table.whole(name, least=1 - may_be_0)
+    if value is None and is_needed:
+        raise table.error(name, "must be a whole number, at least 1")
+    return value
+
+
+#: By the type of a record's field, as it is spelled: of a table, the field's name, whether it must be there and may be
+#: 0, what the table says; None where it says nothing.
+_READERS: Mapping[str, Callable[[FigureTable, str, bool, bool], Any]] = {
+    "int": _whole,
+    "float": lambda table, name, is_needed, _: table.needed_number(name) if is_needed else table.number(name),
+    "bool": lambda table, name, *_: table.flag(name) or None,
+    "str": lambda table, name, is_needed, _: table.source(name) if is_needed else table.text(name),
+    "tuple[str, ...]": lambda table, name, *_: table.texts(name) or None,
+}
 
 
 def _shown(value: object) -> str:

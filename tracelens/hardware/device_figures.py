@@ -207,12 +207,7 @@ class MatrixCores(Record, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, table: FigureTable) -> MatrixCores:
-        cores = cls(
-            per_unit=table.needed_number("per_unit"),
-            clock_mhz=table.needed_number("clock_mhz"),
-            fma_per_clock=table.numbers("fma_per_clock", RATES),
-            source=table.source("source"),
-        )
+        cores = cls(**table.figures(cls), fma_per_clock=table.numbers("fma_per_clock", RATES))
         table.finish()
         return cores
 
@@ -237,13 +232,7 @@ class BusBandwidth(_Sourced, Record, frozen=True, kw_only=True):
         ranks = table.whole("ranks", least=2)
         if ranks is None:
             raise table.error("ranks", "must say how many GPUs took part")
-        busbw = cls(
-            ranks=ranks,
-            message_mib=table.needed_number("message_mib"),
-            **{name: table.number(name) for name in cls.SOURCES},
-            source=table.source("source"),
-            note=table.text("note"),
-        )
+        busbw = cls(ranks=ranks, **table.figures(cls, apart=("ranks",)))
         table.finish()
         return busbw
 

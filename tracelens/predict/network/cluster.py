@@ -275,13 +275,7 @@ def _overheads(tier: FigureTable, inherited: Overheads, sources: dict[str, str])
 
 
 def _protocol(name: str, table: FigureTable, sources: dict[str, str]) -> Protocol:
-    protocol = Protocol(
-        name=name,
-        base_us=table.number("base_us") or 0.0,
-        hop_us=table.needed_number("hop_us"),
-        tree_hop_us=table.needed_number("tree_hop_us"),
-        rate_share=table.needed_number("rate_share"),
-    )
+    protocol = Protocol(name=name, **table.figures(Protocol, apart=("name",)))
     if protocol.rate_share > 1:
         raise table.error("rate_share", "must not be above 1")
     _finish(table, sources)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
@@ -280,9 +279,6 @@ def _constants(root: FigureTable, kernels: str, made: type[C]) -> dict[Phase, C]
         if phase not in tables:
             raise root.error(kernels, f"must have the table {phase}")
         table = tables[phase]
-        names = {field.name: field.default is MISSING for field in fields(made) if field.name != "source"}
-        numbers = {name: table.needed_number(name) if needed else table.number(name) for name, needed in names.items()}
-        known = {name: value for name, value in numbers.items() if value is not None}
-        found[phase] = made(**known, source=table.source("source"))
+        found[phase] = made(**table.figures(made))
         table.finish()
     return found

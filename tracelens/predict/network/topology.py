@@ -54,7 +54,7 @@ class Protocol(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    base_us: float
+    base_us: float = 0.0
     hop_us: float
     tree_hop_us: float
     rate_share: float

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -278,22 +278,14 @@ class Engine(Record, frozen=True, kw_only=True):
     def load(cls, path: str | os.PathLike[str]) -> Engine:
         """An ``engine.toml`` as ``--calibrate`` writes it. InputError for a file that is missing or wrong."""
         table = FigureTable.of_file(Path(path), kind="engine")
-        given: dict[str, object] = {"name": table.text("name") or Path(path).stem, "source": table.source("source")}
-        for name in ("max_num_seqs", "max_batched_tokens", "block_tokens", "kv_tokens", "recv_interval", "expert_rows"):
-            given[name] = table.whole(name)
-        for name in _NUMBERS:
-            given[name] = table.number(name)
-        for name in _TEXTS:
-            given[name] = table.text(name)
+        given: dict[str, Any] = {"name": Path(path).stem, "source": table.source("source")} | table.figures(cls)
         for name in ("residuals", "first_residuals"):
             parts = table.tables(name, frozenset(LEFT_OUT))
             given[name] = tuple(_residuals(left_out, part) for left_out, part in parts.items())
-        given["pads_prompts"] = table.flag("pads_prompts")
-        given["computes"], given["most_devices"] = table.texts("computes"), table.whole("most_devices")
         given["releases"] = tuple(sorted(map(_release, table.rows("releases")), key=lambda each: each.since))
         table.finish()
         try:
-            return cls(**{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+            return cls(**given)
         except UsageError as error:
             raise InputError(f"{path}: {error}") from error
 
@@ -363,17 +355,6 @@ def captured_sizes(said: str) -> tuple[int, ...]:
         first, last, step = matched.groups()
         found.update(range(int(first), int(last or first) + 1, int(step or 1)))
     return tuple(sorted(found))
-
-
-_TEXTS = (
-    "preemption", "policy", "fitted_model", "fitted_device", "quantized_kv", "overlap", "cache_load",
-    "graph_batches",
-)  # fmt: skip
-_NUMBERS = (
-    "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
-    "hbm_efficiency", "link_efficiency", "device_scale", "prompt_scale", "request_us", "token_us", "layer_us",
-    "prompt_layer_us", "handover_us",
-)  # fmt: skip
 
 
 def _toml(value: object) -> str:

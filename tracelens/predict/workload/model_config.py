@@ -10,9 +10,9 @@ import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import BundledFile, FigureTable, bundled, normalized
@@ -98,8 +98,8 @@ _TABLES: dict[str, type[Any]] = {
 }  # fmt: skip
 #: Whole numbers that may be other in some of a model's blocks.
 _VARIED = ("ffn", "q_heads", "kv_heads", "head_dim", "value_dim", "window", "chunk")
-#: What a caller sets, not a file.
-_NOT_IN_FILES = ("document",)
+#: Fields that a caller sets, or that are read by other rules.
+_NOT_IN_FILES = ("document", "blocks", "mtp_blocks", "vocab")
 
 
 class ParameterCount(Record, frozen=True, kw_only=True):
@@ -320,7 +320,7 @@ def _from_toml(path: BundledFile) -> ModelConfig:
         raise root.error("norm", 'must be "rms" or "layer"')
     if dtype is not None and DType.parse(dtype) is None:
         raise root.error("dtype", "must be an element type, like bf16")
-    figures = _figures(root, ModelShape)
+    figures = root.figures(ModelShape, _NOT_IN_FILES)
     letters, variants = _variants(root)
     tables = {kind.table: kind.figures for kind in block_types().values() if kind.table and kind.figures}
     given = ((name, _inner(root, name, figures_type)) for name, figures_type in tables.items())
@@ -334,6 +334,7 @@ def _from_toml(path: BundledFile) -> ModelConfig:
         mtp_blocks=_blocks(root, "mtp_blocks", letters) if "mtp_blocks" in root else "",
         variants=variants,
         norm="layer" if norm == "layer" else "rms",
+        vocab=_vocabulary(root),
         dtype=DType.parse(dtype),
         **{name: _inner(root, name, kind) for name, kind in _TABLES.items()},
         quantization=_quantization(root),
@@ -342,6 +343,13 @@ def _from_toml(path: BundledFile) -> ModelConfig:
     )
     root.finish()
     return model
+
+
+def _vocabulary(root: FigureTable) -> int:
+    words = root.whole("vocab", least=0)
+    if words is None:
+        raise root.error("vocab", "must be a whole number, at least 0")
+    return words
 
 
 def _quantization(root: FigureTable) -> Quantization | None:
@@ -402,29 +410,6 @@ def _inner(root: FigureTable, name: str, kind: type[Any]) -> Any:
     table = root.table(name)
     if table is None:
         return None
-    found = kind(**_figures(table, kind))
+    found = kind(**table.figures(kind))
     table.finish()
-    return found
-
-
-def _figures(table: FigureTable, kind: type[Any]) -> dict[str, Any]:
-    """The whole numbers and switches of the dataclass ``kind`` that a table says; the others keep their defaults."""
-    found: dict[str, Any] = {}
-    types = get_type_hints(kind)
-    for item in fields(kind):
-        if item.name in _NOT_IN_FILES:
-            continue
-        if types[item.name] is bool:
-            value: Any = table.flag(item.name)
-        elif types[item.name] is int and item.default is MISSING:
-            least = 0 if item.name == "vocab" else 1
-            value = table.whole(item.name, least=least)
-            if value is None:
-                raise table.error(item.name, f"must be a whole number, at least {least}")
-        elif types[item.name] in (int, int | None):
-            value = table.whole(item.name, least=0 if item.default == 0 else 1)
-        else:
-            continue
-        if value is not None or item.default is MISSING:
-            found[item.name] = value
     return found

@@ -228,35 +228,24 @@ def frameworks() -> dict[str, Framework]:
 
 def _read(path: Path) -> Framework:
     table = FigureTable.of_file(path, kind="framework")
-    given: dict[str, Any] = {}
-    for name in ("label", "attention", "tp_overlap", "nvfp4_tp_overlap", "gradients", "precision"):
-        given[name] = table.text(name)
-    given["zero"], given["ep"] = table.whole("zero", least=0), table.whole("ep", least=1)
-    made = Framework(
-        name=path.stem,
-        matches=tuple(normalized(word) for word in table.texts("matches")),
-        sequence_parallel=not table.flag("without_sequence_parallelism"),
-        has_pooled_constants=table.flag("has_pooled_constants"),
-        has_fused_loss=table.flag("has_fused_loss"),
-        keeps_gathered=table.flag("keeps_gathered"),
-        recompute_modules=table.texts("recompute_modules"),
-        selective_modules=table.texts("selective_modules"),
-        eager_memory=table.number("eager_memory") or 1.0,
-        rotary_memory=table.number("rotary_memory") or 1.0,
-        copies_weights=table.flag("copies_weights"),
-        separates_projections=table.flag("separates_projections"),
-        scales_by_row=table.flag("scales_by_row"),
-        has_eager_loss=table.flag("has_eager_loss"),
-        source=table.source("source"),
-        fitted_on=table.source("fitted_on"),
-        constants=table.numbers("constants", _CONSTANTS),
-        products=_products(table),
-        residuals=_residuals(table),
-        seen=_seen(table),
-        reach={name: int(most) for name, most in table.numbers("reach", frozenset(TRAITS)).items()},
-        beyond=_beyond(table),
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    words = {name: table.text(name) for name in ("attention", "tp_overlap", "nvfp4_tp_overlap", "gradients")}
+    given: dict[str, Any] = table.figures(Framework, apart=("name", "matches", "sequence_parallel", "zero"))
+    given |= {name: word for name, word in words.items() if word is not None}
+    zero = table.whole("zero", least=0)
+    made = Framework(**given | {
+        "name": path.stem,
+        "matches": tuple(normalized(word) for word in table.texts("matches")),
+        "sequence_parallel": not table.flag("without_sequence_parallelism"),
+        "zero": 1 if zero is None else zero,
+        "source": table.source("source"),
+        "fitted_on": table.source("fitted_on"),
+        "constants": table.numbers("constants", _CONSTANTS),
+        "products": _products(table),
+        "residuals": _residuals(table),
+        "seen": _seen(table),
+        "reach": {name: int(most) for name, most in table.numbers("reach", frozenset(TRAITS)).items()},
+        "beyond": _beyond(table),
+    })  # fmt: skip
     table.finish()
     return made
 
