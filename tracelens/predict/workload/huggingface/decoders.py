@@ -253,13 +253,9 @@ def _mamba2(keys: Keys) -> dict[str, Any]:
 
 def _gpt2(keys: Keys) -> dict[str, Any]:
     """GPT-2, and GPT-J with rotary positions and no biases in attention."""
-    hidden = keys.needed("n_embd")
-    inner = keys.whole("n_inner") or 4 * hidden
     is_rotary = keys.whole("rotary_dim") is not None
     positions = 0 if is_rotary else keys.needed("n_positions")
-    shape = _classic(
-        keys, hidden=hidden, heads=keys.needed("n_head"), layers=keys.layers("n_layer"), ffn=inner, tied=not is_rotary
-    )
+    shape = _classic(keys, "n_embd", "n_head", "n_layer", ffn=keys.whole("n_inner"), tied=not is_rotary)
     return shape | {"positions": positions} | dict.fromkeys(("qkv_bias", "out_bias"), not is_rotary)
 
 
@@ -270,33 +266,23 @@ def _gpt_bigcode(keys: Keys) -> dict[str, Any]:
 
 def _opt(keys: Keys) -> dict[str, Any]:
     """Its table of positions has two rows more than tokens."""
-    hidden = keys.needed("hidden_size")
-    narrow = keys.whole("word_embed_proj_dim") or hidden
+    shape = _classic(keys, "hidden_size", "num_attention_heads", "num_hidden_layers", ffn=keys.needed("ffn_dim"))
+    narrow, hidden = keys.whole("word_embed_proj_dim") or shape["hidden"], shape["hidden"]
     if narrow != hidden:
         raise InputError(f"{keys.file}: word_embed_proj_dim {narrow} with hidden_size {hidden} is not supported")
-    biased = keys.flag("enable_bias", True)
-    shape = _classic(
-        keys, hidden=hidden, heads=keys.needed("num_attention_heads"), layers=keys.layers("num_hidden_layers"),
-        ffn=keys.needed("ffn_dim"), tied=True,
-    )  # fmt: skip
-    biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), biased)
+    biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), keys.flag("enable_bias", True))
     return shape | biases | {"positions": keys.needed("max_position_embeddings") + 2}
 
 
 def _bloom(keys: Keys) -> dict[str, Any]:
-    hidden = keys.needed("hidden_size", "n_embed")
-    heads, layers = keys.needed("n_head", "num_attention_heads"), keys.layers("n_layer", "num_hidden_layers")
-    return _classic(keys, hidden=hidden, heads=heads, layers=layers, ffn=4 * hidden, tied=True)
+    return _classic(keys, "hidden_size n_embed", "n_head num_attention_heads", "n_layer num_hidden_layers")
 
 
 def _falcon(keys: Keys) -> dict[str, Any]:
-    hidden, heads = keys.needed("hidden_size"), keys.needed("num_attention_heads", "n_head")
-    shape = _classic(
-        keys, hidden=hidden, heads=heads, layers=keys.layers("num_hidden_layers", "n_layer"),
-        ffn=keys.whole("ffn_hidden_size") or 4 * hidden, tied=True,
-    )  # fmt: skip
+    ffn = keys.whole("ffn_hidden_size")
+    shape = _classic(keys, "hidden_size", "num_attention_heads n_head", "num_hidden_layers n_layer", ffn=ffn)
     keys.get("alibi", "parallel_attn", "num_ln_in_parallel_attn")
-    shared = keys.whole("num_kv_heads", "n_head_kv") or heads
+    shared = keys.whole("num_kv_heads", "n_head_kv") or shape["q_heads"]
     if keys.flag("multi_query", True) and not keys.flag("new_decoder_architecture", False):
         shared = 1
     biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), keys.flag("bias", False))
@@ -304,35 +290,23 @@ def _falcon(keys: Keys) -> dict[str, Any]:
 
 
 def _gpt_neox(keys: Keys) -> dict[str, Any]:
-    return _classic(
-        keys,
-        hidden=keys.needed("hidden_size"),
-        heads=keys.needed("num_attention_heads"),
-        layers=keys.layers("num_hidden_layers"),
-        ffn=keys.needed("intermediate_size"),
-        tied=False,
-    ) | dict.fromkeys(("qkv_bias", "out_bias"), keys.flag("attention_bias", True))
+    ffn = keys.needed("intermediate_size")
+    shape = _classic(keys, "hidden_size", "num_attention_heads", "num_hidden_layers", ffn=ffn, tied=False)
+    return shape | dict.fromkeys(("qkv_bias", "out_bias"), keys.flag("attention_bias", True))
 
 
 def _mpt(keys: Keys) -> dict[str, Any]:
-    hidden = keys.needed("d_model")
     biased = not keys.flag("no_bias", False)
     attention, ratio = keys.section("attn_config"), keys.get("expansion_ratio") or 4
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < _LARGEST_RATIO:
         raise InputError(f"{keys.file}: expansion_ratio must be a number above 0, got {ratio!r}")
-    shape = _classic(
-        keys,
-        hidden=hidden,
-        heads=keys.needed("n_heads"),
-        layers=keys.layers("n_layers"),
-        ffn=int(ratio * hidden),
-        tied=True,
-    )
+    shape = _classic(keys, "d_model", "n_heads", "n_layers")
     learned = keys.flag("learned_pos_emb", True) and not (attention.get("alibi") or attention.get("rope"))
     positions = keys.whole("max_seq_len") or 0
     shared = 1 if attention.get("attn_type") == "multiquery_attention" else attention.whole("kv_n_heads")
     return shape | {
         **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_bias"), biased),
+        "ffn": int(ratio * shape["hidden"]),
         "kv_heads": shared or shape["kv_heads"],
         "positions": positions if learned else 0,
     }
@@ -356,23 +330,19 @@ def _dbrx(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _classic(keys: Keys, *, hidden: int, heads: int, layers: int, ffn: int, tied: bool) -> dict[str, Any]:
-    """Layer norm and an ungated feed-forward, as in GPT-2."""
+def _classic(
+    keys: Keys, hidden: str, heads: str, layers: str, *, ffn: int | None = None, tied: bool = True
+) -> dict[str, Any]:
+    """Layer norm and an ungated feed-forward, four times as wide where nothing is said, as in GPT-2. ``hidden``,
+    ``heads`` and ``layers``: the keys' names.
+    """
+    width, count = keys.needed(*hidden.split()), keys.needed(*heads.split())
     return {
-        "blocks": DENSE_LAYER * layers,
-        "hidden": hidden,
-        "vocab": keys.needed("vocab_size"),
-        "ffn": ffn,
-        "q_heads": heads,
-        "kv_heads": heads,
-        "head_dim": max(1, hidden // heads),
-        "qkv_bias": True,
-        "out_bias": True,
-        "mlp_bias": True,
-        "norm": "layer",
-        "norm_bias": True,
+        "blocks": DENSE_LAYER * keys.layers(*layers.split()), "hidden": width, "vocab": keys.needed("vocab_size"),
+        "ffn": ffn or 4 * width, "q_heads": count, "kv_heads": count, "head_dim": max(1, width // count),
+        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_bias"), True), "norm": "layer",
         "tied_embeddings": keys.flag("tie_word_embeddings", tied),
-    }
+    }  # fmt: skip
 
 
 OLDER: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
