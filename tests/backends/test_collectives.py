@@ -51,7 +51,7 @@ def test_a_cluster_called_like_its_device_is_the_device_in_its_standard_node():
 
 
 def test_a_device_without_a_standard_node_has_no_topology_and_no_answer():
-    system = System.load("l40s")
+    system = System.of_device(HardwareSpec.load("l40s"))
     assert system.topology is None
     assert system.note == "no cluster given, and l40s has no standard node: no topology"
     assert Collectives().estimate(all_reduce(10**9, 8), system) is None

@@ -195,6 +195,7 @@ def test_rows_as_authors_write_them_are_projected(row: dict[str, str], precision
         ("mxfp4", "fp4"),
         ("w4a16", "int4"),
         ("AWQ", "int4"),
+        ("w8a16", "int8"),
         ("bfloat16", "bf16"),
     ],
 )

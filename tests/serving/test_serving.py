@@ -398,7 +398,7 @@ def test_weights_in_a_type_that_the_device_cannot_multiply_are_widened(cost_of):
 
 
 def test_a_type_that_the_device_has_no_rate_for_has_no_step_time():
-    with pytest.raises(UsageError, match="v100-sxm-32gb has no matrix rate for bf16: choose another"):
+    with pytest.raises(UsageError, match="v100-sxm-32gb has no matrix rate for bf16: serve it in fp16"):
         StepCost(Deployment(model=ModelConfig.load("llama3.1-8b"), system=System.load("v100")))
 
 

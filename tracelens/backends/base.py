@@ -52,15 +52,16 @@ class System(Record, frozen=True, kw_only=True):
     def load(cls, name: str | os.PathLike[str]) -> System:
         """A cluster or a device, by name, alias or file.
 
-        A device means its standard node, and ``note`` says so; where there is none, the device alone. UsageError for
-        an unknown name.
+        A device means its standard node, else a common one by its own link or PCIe (``in_a_node``), and ``note`` says
+        so. UsageError for an unknown name.
         """
         if isinstance(name, os.PathLike) or name.endswith(".toml"):
             path = Path(name)
-            is_cluster = "device" in FigureTable.of_file(path)
-            return cls.of_cluster(Cluster.load(path)) if is_cluster else cls.of_device(HardwareSpec.load(path))
+            if "device" in FigureTable.of_file(path):
+                return cls.of_cluster(Cluster.load(path))
+            return cls.of_device(HardwareSpec.load(path)).in_a_node()
         try:
-            return cls.of_device(HardwareSpec.load(name))
+            return cls.of_device(HardwareSpec.load(name)).in_a_node()
         except UsageError:
             cluster = Cluster.find(name)
         if cluster is None:
@@ -84,7 +85,8 @@ class System(Record, frozen=True, kw_only=True):
         cluster = Cluster.standard(device.name) or Cluster.standard(device.based_on or "")
         if cluster is None or device.link is None:
             return cls(device=device, note=f"no cluster given, and {device.name} has no standard node: no topology")
-        note = f"no cluster given: {device.name} in its standard node, {cluster.name}"
+        is_named = cluster.name == device.name
+        note = None if is_named else f"no cluster given: {device.name} in its standard node, {cluster.name}"
         return dataclasses.replace(cls.of_cluster(cluster, device), note=note)
 
     def in_a_node(self) -> System:
@@ -185,7 +187,7 @@ def system_of(text: str) -> tuple[System, str | None]:
     """The device, limited to the power that its name states (``H100-96GB-HBM2e-500W``), and what was read as what."""
     text = re.sub(r"^\s*\d+\s*[x×]\s*|\s*[x×]\s*\d+\s*$", "", text.strip())
     try:
-        return System.load(text).in_a_node(), None
+        return System.load(text), None
     except UsageError as error:
         unknown = error
     word = normalized(re.sub(r"[(),]", " ", text)).strip("-")
@@ -194,7 +196,7 @@ def system_of(text: str) -> tuple[System, str | None]:
         word = word.replace(watts[0], "-", 1).strip("-")
     for tried, gigabytes in _device_names(word):
         try:
-            found = System.load("-".join(tried)).in_a_node()
+            found = System.load("-".join(tried))
         except UsageError:
             continue
         size = found.device.hbm.nominal_gib if found.device.hbm else None

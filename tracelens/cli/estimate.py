@@ -207,11 +207,8 @@ def _messages(args: argparse.Namespace) -> int:
 
 def _systems(clusters: str | None, devices: str | None) -> list[System]:
     from tracelens.backends.base import System
-    from tracelens.predict.network.cluster import Cluster
 
-    named = [name.strip() for name in (clusters or "").split(",") if name]
-    systems = [System.of_cluster(Cluster.load(name)) for name in named]
-    return systems or [System.load(name.strip()) for name in (clusters or devices or "").split(",")]
+    return [System.load(name.strip()) for given in (clusters, devices) if given for name in given.split(",")]
 
 
 def _sent(args: argparse.Namespace, system: System) -> list[CommunicationEstimate]:

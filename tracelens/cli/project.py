@@ -154,7 +154,7 @@ def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
         return None
     given = option_fields.given_options(args, configure) | set(getattr(args, "swept", ()))
     ModelConfig.load(args.model)  # an unknown name is said before what else is missing
-    ranks = ranks_of(System.load(args.cluster).in_a_node(), args.cluster, asked.nodes, asked.gpus)
+    ranks = ranks_of(System.load(args.cluster), args.cluster, asked.nodes, asked.gpus)
     return best_split(args.model, args.cluster, asked, ranks=ranks, given=given)
 
 

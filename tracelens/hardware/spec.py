@@ -186,6 +186,24 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         return self if self.assumed is None else _completed(self)
 
     @property
+    def compute(self) -> tuple[int, int] | None:
+        """Compute capability, ``(9, 4)`` of gfx942 too; of a device whose file has none, that of the one whose times it
+        has.
+        """
+        like = self.based_on or self.calibrated_like
+        match = self.match or (None if like is None else HardwareSpec.load(like).match)
+        if match is None or match.compute_major is None:
+            return None
+        return match.compute_major, match.compute_minor or 0
+
+    @property
+    def unmeasured(self) -> str | None:
+        """What predictions on the device lack; None where its products were measured, or its sister's."""
+        if self.calibration("gemm", "bf16") is not None:
+            return None
+        return f"no measured GEMM times of {self.label}: at its rates alone, a step is faster than any real one"
+
+    @property
     def assumed(self) -> str | None:
         """Which figures of ``completed`` are another device's; None where there are none."""
         if self.calibrated_like is None:

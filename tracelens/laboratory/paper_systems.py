@@ -163,7 +163,7 @@ def load_system(name: str, figures: Figures = AS_THEY_ARE) -> System:
     base, domain = _split(name)
     if domain is None:
         try:
-            return systems.with_figures(System.load(name).in_a_node(), figures)
+            return systems.with_figures(System.load(name), figures)
         except UsageError:
             if base not in system_names():
                 raise

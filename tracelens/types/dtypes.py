@@ -148,6 +148,7 @@ class Precision(enum.StrEnum):
     FP8_BLOCK = "fp8_block", DType.FP8_E4M3FN, 1.0
     MXFP8 = "mxfp8", DType.FP8_E4M3FN, 1.03125, "fp8-mx"
     NVFP4 = "nvfp4", DType.FP4_E2M1, 0.5625
+    INT8 = "int8", DType.INT8, 1.0
 
     def __new__(cls, name: str, dtype: DType, width_bytes: float, *aliases: str) -> Precision:
         member = str.__new__(cls, name)
@@ -170,7 +171,7 @@ class Precision(enum.StrEnum):
     def parse(cls, text: str) -> Precision | None:
         """The precision of this name or alias, in whatever case; None for any other text.
 
-        >>> Precision.parse("BFloat16"), Precision.parse("fp8-mx"), Precision.parse("int8")
+        >>> Precision.parse("BFloat16"), Precision.parse("fp8-mx"), Precision.parse("int4")
         ('bf16', 'mxfp8', None)
         """
         return _PRECISIONS.get(text.lower())
@@ -191,8 +192,9 @@ CALIBRATED = tuple(each for each in Precision if each.calibrated is each)
 TRAINED = (Precision.BF16, Precision.FP16, Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 #: Types of matrix products by the first of these in a text, the narrower before those that their names contain.
 _PUBLISHED = (
-    (r"mx.?fp4", "mxfp4"), (r"fp4|w4a4", "nvfp4"), (r"int4|w4a16|w4a8|awq|gptq", "int4"),
-    (r"mx.?fp8|fp8.?mx|fp8.?ue8m0", "mxfp8"), (r"w8a8.?int|int8|w8a16", "int8"), (r"fp8|float8|e4m3|e5m2|w8a8", "fp8"),
+    (r"mx.?fp4", "mxfp4"), (r"fp4|w4a4", "nvfp4"), (r"int4|w4a16|w4a8", "int4"),
+    (r"mx.?fp8|fp8.?mx|fp8.?ue8m0", "mxfp8"), (r"w8a16|(awq|gptq).?(int)?8|int8.?(awq|gptq)", "w8a16"),
+    (r"w8a8.?int|int8", "int8"), (r"fp8|float8|e4m3|e5m2|w8a8", "fp8"), (r"awq|gptq", "int4"),
     (r"bf16|bfloat16|brain", "bf16"), (r"fp16|float16|half|16.?bit", "fp16"),
 )  # fmt: skip
 
@@ -200,7 +202,7 @@ _PUBLISHED = (
 def spelled_type(text: str) -> str | None:
     """The type that published tables mean by a text; None where it names none.
 
-    >>> spelled_type("amp_fp8"), spelled_type("FP8-MX"), spelled_type("AWQ"), spelled_type("see doc")
-    ('fp8', 'mxfp8', 'int4', None)
+    >>> spelled_type("amp_fp8"), spelled_type("FP8-MX"), spelled_type("AWQ"), spelled_type("GPTQ-Int8")
+    ('fp8', 'mxfp8', 'int4', 'w8a16')
     """
     return next((name for pattern, name in _PUBLISHED if re.search(pattern, text.lower())), None)

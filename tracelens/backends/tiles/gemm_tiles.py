@@ -77,10 +77,10 @@ KERNELS: dict[str, GemmTiling] = {
 #: with a scale per tensor is hipBLASLt's: on MI355X the shares of BF16 are 3 to 10 % off its 4096 to 16,384 cubed
 #: (HazyResearch/HipKittens), the kernels with a scale per row 20 to 32 %; those have a type of their own
 #: (``fp8_rowwise``).
-_TUNED = {"bf16": "bfloat16", "fp8_block": "fp8_block", "nvfp4": "mxfp4"}
+_TUNED = {"bf16": "bfloat16", "fp8_block": "fp8_block", "nvfp4": "mxfp4", "int8": "int8"}
 #: Precisions that take the shares of FP8, else of BF16, where nobody fitted them: without any they would reach the
 #: peak.
-_NARROW = ("fp8", "fp8_block", "mxfp8")
+_NARROW = ("fp8", "fp8_block", "mxfp8", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -232,7 +232,7 @@ def precision(model: PerfModel) -> str | None:
     if dtype.rate == "fp8":
         scaled = isinstance(model, MoELayer) and model.scaled_by > _MX_BLOCK
         return _scaled_fp8(model) if isinstance(model, GEMM) else "fp8_block" if scaled else "fp8"
-    return "nvfp4" if dtype.rate == "fp4" else None
+    return {"fp4": "nvfp4", "int8": "int8"}.get(dtype.rate or "")
 
 
 def _scaled_fp8(model: GEMM) -> str:

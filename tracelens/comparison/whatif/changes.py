@@ -162,7 +162,7 @@ def narrower(plan: ChangePlan, text: str) -> None:
     precision = Precision.parse(text)
     dtype = DType.parse(text) if precision is None else precision.dtype
     if dtype is None:
-        raise UsageError.unknown("precision", text, [*(each.value for each in Precision), "int8"])
+        raise UsageError.unknown("precision", text, [each.value for each in Precision])
     products = [(code, model) for code, model in enumerate(plan.models) if isinstance(model, GEMM)]
     found = [(code, model) for code, model in products if _is_wider(model, dtype)]
     unknown = _products_of_unknown_size(plan)

@@ -145,7 +145,7 @@ def joined(measured: Sequence[Measured]) -> list[Measured]:
 
 def kernel(family: str, precision: str, device: HardwareSpec) -> str | None:
     """The tile choice of the library that was measured on this architecture."""
-    version = _architecture(device)
+    version = device.compute or (0, 0)
     if device.vendor == "amd":
         attention = dict.fromkeys(("prefill", "decode", "backward"), "composable-kernel")
         return {"gemm": "hipblaslt", **attention, "moe": "replayed" if version == (8, 0) else "plain"}.get(family)
@@ -162,7 +162,7 @@ def kernel(family: str, precision: str, device: HardwareSpec) -> str | None:
 
 def bounds(family: str, precision: str, device: HardwareSpec) -> dict[str, Bounds]:
     """The constants that are fitted on this architecture, at most eight."""
-    (major, minor), every = _architecture(device), BOUNDS[family]
+    (major, minor), every = device.compute or (0, 0), BOUNDS[family]
     is_nvidia = device.vendor == "nvidia"
     blackwell, hopper = major == 10, (major, minor, is_nvidia) == (9, 0, True)
     if family == "gemm":
@@ -188,10 +188,6 @@ def _gemm_constants(precision: str, *, is_blackwell: bool) -> tuple[str, ...]:
             "host_us", "host_small_us", "host_unaligned_us", "host_fallback_us",
         ),
     }[precision]  # fmt: skip
-
-
-def _architecture(device: HardwareSpec) -> tuple[int, int]:
-    return (device.match.compute_major or 0, device.match.compute_minor or 0) if device.match else (0, 0)
 
 
 def fit(

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 Column: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-#: Types of tables and of ``--dtype``: nobody measured layers in MXFP8.
-ESTIMATED = {text: each.calibrated for each in Precision if each is not Precision.MXFP8 for text in each.spellings}
+#: Types of tables and of ``--dtype``: nobody measured layers in MXFP8; INT8's are products alone.
+_APART = (Precision.MXFP8, Precision.INT8)
+ESTIMATED = {text: each.calibrated for each in Precision if each not in _APART for text in each.spellings}
 #: The precision that stands for a type of this rate, where neither name nor alias says which.
 _OF_RATE = {"bf16": Precision.BF16, "fp16": Precision.BF16, "fp8": Precision.FP8, "fp4": Precision.NVFP4}
 #: Tables whose rows of AMD devices are kernels alone, the best of what was tuned: nobody fitted anything else.
@@ -247,6 +248,8 @@ def _batches(
     if not len(at):
         return
     (dtype, device), precision = typed, precision_of(typed[0])
+    if precision is Precision.BF16 and DType.parse(dtype) is DType.FP16 and "bf16" not in device.matrix:
+        precision = Precision.FP16
     try:
         part = table.iloc[at]
         if precision is None:

@@ -193,8 +193,10 @@ def priced(ops: Iterable[PerfModel], backend: Backend, system: System) -> tuple[
             system.joined()
         dtype = model.compute_dtype
         what = type(model).__name__ if dtype is None else f"{type(model).__name__} in {dtype.rate}"
-        is_rated = dtype is not None and hbm_peak(system.device) is not None
-        why = "choose another --precision" if is_rated else "its file lacks the memory's rate"
+        if hbm_peak(system.device) is None or dtype is None:
+            why = "its file lacks the memory's rate"
+        else:
+            why = "choose another --precision" if system.device.matrix else "its file has no matrix rates"
         raise UsageError(f"no backend can estimate {what} on {system.device.name}: {why}")
     return dict(zip(models, sustained_us(found, models, system).tolist(), strict=True)), found
 

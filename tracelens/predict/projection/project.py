@@ -378,7 +378,7 @@ def project(
     asked = build_options(ProjectOptions, given, options)
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(str(model))
     config = config if asked.document is None else replace(config, document=asked.document)
-    system = cluster if isinstance(cluster, System) else System.load(cluster).in_a_node()
+    system = cluster if isinstance(cluster, System) else System.load(cluster)
     system = system.at_clock(asked.gpu_clock_mhz).at_power(asked.power_w)
     ranks = ranks_of(system, cluster, asked.nodes, asked.gpus)
     replicas = max(ranks // (asked.tp * asked.pp * asked.cp), 1)

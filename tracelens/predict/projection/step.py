@@ -209,7 +209,8 @@ def project(
     """
     rate = system.device.rate("matrix", parallel.computed_in)
     if rate is None and isinstance(backends, str):  # what a trace measured needs no rate
-        raise UsageError(f"{system.device.name} has no {parallel.computed_in.rate} rate: choose another --precision")
+        why = "choose another --precision" if system.device.matrix else "its file has no matrix rates"
+        raise UsageError(f"{system.device.name} has no {parallel.computed_in.rate} rate: {why}")
     name = schedule or ("interleaved" if parallel.vpp > 1 else "1f1b")
     if parallel.pp == 1:  # nothing to interleave
         name, parallel = "1f1b", replace(parallel, vpp=1)

@@ -71,9 +71,7 @@ def route(
 def cluster_system(name: str | os.PathLike[str]) -> tuple[System, Topology]:
     """A cluster, or a device in its standard node, by name or file; and its links. UsageError where it has none."""
     system = System.load(name)
-    if system.topology is None:
-        raise UsageError(f"{str(name)!r} does not define the links between its ranks")
-    return system, system.topology
+    return system, system.joined()
 
 
 _CATEGORY = "EP_Communication"

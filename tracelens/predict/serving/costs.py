@@ -31,9 +31,8 @@ from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.network.algorithms import collective_us
-from tracelens.predict.network.cluster import Library
 from tracelens.predict.network.deepep import Exchanges, Phase
-from tracelens.predict.network.topology import Group, Rates, Tier, TierLink, Topology
+from tracelens.predict.network.topology import Group, Rates, Topology
 from tracelens.predict.serving.deployment import Deployment, Engine, captured_sizes
 from tracelens.predict.workload import LayerOp, batch_ops
 from tracelens.predict.workload.blocks import Message, SentTokens
@@ -192,10 +191,9 @@ class CollectiveSteps(Record, frozen=True, kw_only=True):
 
 
 class DeploymentCollectives:
-    """Collectives among the devices of a deployment, each size once. ``notes``: what was assumed of the links."""
+    """Collectives among the devices of a deployment, each size once."""
 
     def __init__(self, deployment: Deployment, device: HardwareSpec) -> None:
-        self.notes: list[str] = []
         self._device, self._all_reduce = device, deployment.collective
         self._topology = self._joined(deployment)
         self._known: dict[tuple[str, int, int, int], CollectiveSteps] = {}
@@ -245,10 +243,9 @@ class DeploymentCollectives:
         return node is None or stage * devices // node == ((stage + 2) * devices - 1) // node
 
     def _made(self, word: str, nbytes: int, ranks: int, stride: int) -> CollectiveSteps:
-        if self._topology is None:
-            raise UsageError(f"{self._device.name}: the links between its devices are unknown; pass --cluster")
+        topology = self._topology or self._system.joined()
         name = self._all_reduce if word == "all_reduce" else None
-        times, names = collective_us(word, float(nbytes), Group(ranks=ranks, stride=stride), self._topology, name)
+        times, names = collective_us(word, float(nbytes), Group(ranks=ranks, stride=stride), topology, name)
         if math.isnan(times[0]):
             raise UsageError(f"no {word} algorithm {name or ''} for {ranks} ranks on {self._device.name}")
         chosen = names[0].rpartition("/")[2]
@@ -257,15 +254,9 @@ class DeploymentCollectives:
         return CollectiveSteps(name=f"{word}/{chosen}", steps=steps, transfers=transfers, step_fs=step_fs)
 
     def _joined(self, deployment: Deployment) -> Topology | None:
-        """The cluster's links, else the device's own, at the engine's share of their rates."""
-        topology = deployment.system.topology
-        if topology is None and deployment.parallelism.devices > 1:
-            rates, note = fallback_rates(self._device)
-            self.notes.append(note)
-            library = Library.load("nccl")
-            tier = Tier(ranks=None, link=TierLink(rates=rates, protocols=library.node.protocols))
-            topology = Topology(tiers=(tier,), algorithms=library.algorithms)
-        share = deployment.engine.link_efficiency
+        """The system's links at the engine's share of their rates."""
+        system, share = deployment.system, deployment.engine.link_efficiency
+        topology = system.joined() if deployment.parallelism.devices > 1 else system.topology
         if topology is None or share is None:
             return topology
         tiers = tuple(
@@ -289,16 +280,10 @@ def steps_of(name: str, word: str, ranks: int) -> tuple[int, int]:
     return trips * (ranks - 1), ranks
 
 
-def fallback_rates(device: HardwareSpec) -> tuple[Rates, str]:
-    """The rates between devices without a cluster file: their own link, else PCIe. UsageError with neither."""
-    if device.link is not None:
-        return Rates(peak_gb_s=device.link.gb_s), f"no cluster given: {device.name} joined by its own link"
-    if device.pcie_gb_s is not None:
-        note = (
-            f"no cluster given: {device.name} joined by PCIe at {device.pcie_gb_s:g} GB/s, NCCL's overheads in a node"
-        )
-        return Rates(peak_gb_s=device.pcie_gb_s), note
-    raise UsageError(f"{device.name}: its link and PCIe rates are unknown; pass --cluster")
+def _check_type(dtype: DType | None, device: HardwareSpec) -> None:
+    if dtype is not None and device.rate("matrix", dtype) is None:
+        other = "serve it in fp16 (--weights fp16)" if "fp16" in device.matrix else "choose another device"
+        raise UsageError(f"{device.name} has no matrix rate for {dtype.label}: {other}")
 
 
 def _scaled(rates: Rates, share: float) -> Rates:
@@ -421,13 +406,10 @@ class StepCost:
         _check_division(deployment)
         self.system = engine.tuned(deployment.system)
         self._backend = chain(deployment.backend)
-        if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
-            raise UsageError(
-                f"{self.system.device.name} has no matrix rate for {model.dtype.label}: choose another device"
-            )
+        _check_type(model.dtype, self.system.device)
         self._links = DeploymentCollectives(deployment, self.system.device)
         doubt = engine.doubt(model.name, self.system.device.name)
-        self.notes = [*self._links.notes, *([doubt] if doubt else [])]
+        self.notes = [doubt] if doubt else []
         self._rank = self._device()
         self._replayed = self._in_decode_steps()
         self.layers = model.layers
@@ -482,6 +464,12 @@ class StepCost:
         self._prompt_fs = round(engine.prompt_us * FS_PER_US)
         self._prompt_scale = engine.prompt_scale
 
+    def placed(self, pools: int) -> tuple[str, ...]:
+        """What was assumed of the device, and of links where there are any: between devices, or ``pools``."""
+        system = self.system
+        is_joined = pools > 1 or system.cluster is not None or self.deployment.parallelism.devices > 1
+        return (system.note or "" if is_joined else "", system.device.assumed or "")
+
     def own(self, sequences: int) -> int:
         """Of ``sequences`` that decode, those of the busiest data-parallel rank."""
         return self._rank.own(sequences)
@@ -526,7 +514,9 @@ class StepCost:
             multiplied=frozenset(
                 each
                 for each in narrow
-                if each is not DType.INT4 and self.system.device.rate("matrix", each) is not None
+                if each is not DType.INT4
+                and not precision.is_widened
+                and self.system.device.rate("matrix", each) is not None
             ),
         )
 

@@ -20,7 +20,7 @@ from tracelens.backends import System
 from tracelens.backends.base import hbm_peak
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import FigureTable
-from tracelens.files.option_fields import BACKENDS
+from tracelens.files.option_fields import BACKENDS, NO_INTERVAL
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.network.algorithms import algorithms
 from tracelens.predict.workload import ModelConfig
@@ -39,7 +39,9 @@ MTP_ACCEPTANCE = 0.85
 #: Far above those in use; and SGLang's --max-loras-per-batch.
 MOST_LORA_RANK, _USUAL_SLOTS = 1024, 8
 #: Of weights that are stored with scales, the type of their elements.
-_ELEMENTS = {"nvfp4": "fp4", "mxfp4": "fp4", "mxfp8": "fp8"}
+_ELEMENTS = {"nvfp4": "fp4", "mxfp4": "fp4", "mxfp8": "fp8", "w8a16": "int8"}
+#: Types of weights whose activations are FP16 on devices without BF16.
+_HALVES = ("fp16", "int4", "w8a16")
 
 
 class Parallelism(Record, frozen=True, kw_only=True):
@@ -86,12 +88,14 @@ class ServingPrecision(Record, frozen=True, kw_only=True):
     """Element types of weights and key-value cache; None: the model's own. Activations keep the model's type.
 
     ``linear``: attention's and dense layers' weights; ``experts``: the routed experts'. They are multiplied in that
-    type where the device has a rate for it, else in the activations'. Embedding and logits keep the model's type.
+    type where the device has a rate for it, else in the activations', as those of four bits and with ``is_widened``
+    always are but FP4. Embedding and logits keep the model's type.
     """
 
     linear: DType | None = None
     experts: DType | None = None
     kv: DType | None = None
+    is_widened: bool = False
 
     @classmethod
     def named(cls, name: str | None, model: ModelConfig) -> ServingPrecision:
@@ -106,7 +110,7 @@ class ServingPrecision(Record, frozen=True, kw_only=True):
             raise UsageError(f"weights must be bf16, fp16, fp8, fp4, int8 or int4, not {name!r}")
         if dtype.width_bytes < 1 and model.experts is not None:
             return cls(experts=dtype)
-        return cls(linear=dtype, experts=dtype)
+        return cls(linear=dtype, experts=dtype, is_widened=said == "w8a16")
 
 
 def weights_of_name(model: object) -> str | None:
@@ -178,8 +182,7 @@ def _release(table: FigureTable) -> Release:
 
 def compute_of(device: HardwareSpec) -> str:
     """``9.0``, as devices report it; empty where it is not known."""
-    found = device.match
-    return "" if found is None or found.compute_major is None else f"{found.compute_major}.{found.compute_minor}"
+    return ".".join(map(str, device.compute or ()))
 
 
 class Engine(Record, frozen=True, kw_only=True):
@@ -461,16 +464,19 @@ class Adapters(Record, frozen=True, kw_only=True):
         return max(min(round(chosen), self.slots, sequences), 1) if sequences else 0
 
 
-def as_served(model: ModelConfig, device: HardwareSpec) -> ModelConfig:
-    """The model with 16 bits per element where its own are FP32 or not stated, with a note that says so.
+def as_served(model: ModelConfig, device: HardwareSpec, weights: str | None = None) -> ModelConfig:
+    """The model with 16 bits per element where its own are FP32 or not stated, with a note that says so; in FP16 where
+    ``weights`` are and the device multiplies no BF16.
 
     As engines take such a checkpoint by default (vLLM, ``--dtype auto``): many are published in the type of training.
     """
-    if model.dtype not in (None, DType.FP32):
+    is_half = "bf16" not in device.matrix and "fp16" in device.matrix
+    is_told = is_half and model.dtype is DType.BF16 and spelled_type(weights or "") in _HALVES
+    if model.dtype not in (None, DType.FP32) and not is_told:
         return model
-    taken = DType.BF16 if "bf16" in device.matrix or "fp16" not in device.matrix else DType.FP16
-    stated = "fp32" if model.dtype is not None else "no stated type"
-    note = f"{model.name} is of {stated}: served in {taken}, as engines do by default"
+    taken, stated = DType.FP16 if is_half else DType.BF16, model.dtype or "no stated type"
+    why = "as the weights' type says" if is_told else "as engines do by default"
+    note = f"{model.name} is of {stated}: served in {taken}, {why}"
     return dataclasses.replace(model, dtype=taken, notes=(*model.notes, note))
 
 
@@ -497,12 +503,19 @@ class Deployment(Record, frozen=True, kw_only=True):
         if hbm_peak(self.system.device) is None:
             raise UsageError(f"{self.system.device.name} has no HBM rate: add one to its file (docs/devices.md)")
 
+    @property
+    def unscored(self) -> str | None:
+        """Why no interval is known of what the engine has intervals of."""
+        if self.backend != BACKENDS:
+            return NO_INTERVAL
+        return self.system.device.unmeasured if self.engine.residuals else None
+
     def spans(self, name: str, *, is_apart: bool = False, is_known: bool = False) -> ServingResiduals | None:
         """The engine's ``residuals`` or ``first_residuals`` of what the server is like, one of ``LEFT_OUT``, or of what
-        is next nearer to the fit; None where the engine has none, or the cost models are not those that it was
-        fitted with. ``is_apart``: it has prefill replicas; ``is_known``: measurements of its source were fitted.
+        is next nearer to the fit; None where the engine has none, or what is ``unscored``. ``is_apart``: it has prefill
+        replicas; ``is_known``: measurements of its source were fitted.
         """
-        if self.backend != BACKENDS:
+        if self.unscored:
             return None
         engine, names = self.engine, list(LEFT_OUT)
         like = "model" if is_known else "engine" if engine.name.startswith("pooled") else "source"

@@ -14,7 +14,7 @@ import msgspec
 from tracelens.backends import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import normalized, settings_of
-from tracelens.files.option_fields import BACKENDS, NO_INTERVAL, build_options, takes
+from tracelens.files.option_fields import build_options, takes
 from tracelens.files.say import with_progress
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import Facility
@@ -124,8 +124,8 @@ class Experiment(Record, frozen=True, kw_only=True):
         makes of goodput.
         """
         served, most = self.deployment, {}
-        if served.backend != BACKENDS:
-            yield NO_INTERVAL
+        if served.unscored:
+            yield served.unscored
         about = f" ({served.engine.name} constants; --engine chooses others)"
         for name, residuals in (("tpot", "residuals"), ("ttft", "first_residuals")):
             median = float(of[f"{name}_ms"].median())
@@ -284,11 +284,7 @@ def deployment_of(
         raise UsageError("--draft-model needs --speculate")
     system = cluster if isinstance(cluster, System) else System.load(cluster)
     engine = engine_of(asked, system.device)
-    config, said = as_served(_model(model, asked), system.device), weights_of_name(model)
-    if said and not asked.weights:
-        note = f"weights in {said}, as the name {model} says; --weights sets another type"
-        config = dataclasses.replace(config, notes=(*config.notes, note))
-        asked = dataclasses.replace(asked, weights=said)
+    config, weights = _typed(model, asked, system)
     return Deployment(
         model=config,
         system=system,
@@ -301,13 +297,24 @@ def deployment_of(
             imbalance=asked.imbalance,
             skew=Skew.parse(asked.skew) if asked.skew else None,
         ),
-        precision=engine.cached(dataclasses.replace(ServingPrecision.named(asked.weights, config), kv=kv)),
+        precision=engine.cached(dataclasses.replace(ServingPrecision.named(weights, config), kv=kv)),
         engine=engine,
         backend=asked.backend,
         collective=None if asked.collective == "auto" else asked.collective,
         speculation=_speculation(asked, config, system.device),
         adapters=Adapters.of(asked.lora, asked.adapters, asked.max_loras),
     )
+
+
+def _typed(model: str | Path | ModelConfig, asked: DeploymentOptions, system: System) -> tuple[ModelConfig, str | None]:
+    """The model as the device serves it, and the type of its weights: as asked, else as its name says, with a note."""
+    said = weights_of_name(model)
+    weights = asked.weights or said
+    config = as_served(_model(model, asked), system.device, weights)
+    if said and not asked.weights:
+        note = f"weights in {said}, as the name {model} says; --weights sets another type"
+        config = dataclasses.replace(config, notes=(*config.notes, note))
+    return config, weights
 
 
 def _model(model: str | Path | ModelConfig, asked: DeploymentOptions) -> ModelConfig:

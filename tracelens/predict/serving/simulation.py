@@ -457,13 +457,7 @@ class Simulation:
 
     def _notes(self) -> tuple[str, ...]:
         costs = dict.fromkeys((self.cost, self._prefill_cost))
-        notes = list(
-            dict.fromkeys(
-                note
-                for cost in costs
-                for note in (cost.system.note or "", cost.system.device.assumed or "", *cost.notes)
-            )
-        )
+        notes = list(dict.fromkeys(note for cost in costs for note in (*cost.placed(len(costs)), *cost.notes)))
         if states := self.cost.states_bytes():
             most = self.cost.deployment.engine.max_num_seqs
             notes.append(

@@ -201,19 +201,13 @@ def unmeasured(system: System, backends: str | Backend) -> str | None:
     models that constants were fitted with. None where nothing is missing.
     """
     device = system.device
-    if device.calibration("gemm", "bf16") is None:
-        return f"no measured GEMM times of {device.label}: at its rates alone, a step is faster than any real one"
-    seen, mine = frameworks()[POOLED].seen, _architecture(device)
-    if device.name in seen or any(_architecture(HardwareSpec.load(name)) == mine for name in seen):
+    if device.unmeasured:
+        return device.unmeasured
+    seen, mine = frameworks()[POOLED].seen, (device.vendor, device.compute)
+    known = (HardwareSpec.load(name) for name in seen)
+    if device.name in seen or any((each.vendor, each.compute) == mine for each in known):
         return None if backends == BACKENDS else NO_INTERVAL
     return f"no published step ran on the architecture of {device.label}: how far off this one is, is unknown"
-
-
-def _architecture(device: HardwareSpec) -> tuple[str, int | None, int | None] | None:
-    """Of a device that no trace's properties match: that of the one whose times it has."""
-    like = device.based_on or device.calibrated_like
-    match = device.match or (None if like is None else HardwareSpec.load(like).match)
-    return None if match is None else (device.vendor, match.compute_major, match.compute_minor)
 
 
 def _names(system: System) -> tuple[str, ...]:

@@ -1,0 +1,146 @@
+"""What holds of predictions on every device of the package: no type, link or interval is silently another's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import tracelens as tl
+from tests.conftest import row_by_row
+from tracelens.backends import System
+from tracelens.backends.chain import chain
+from tracelens.cli import main
+from tracelens.errors import UsageError
+from tracelens.files.option_fields import BACKENDS
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models import GEMM, WorkColumns
+from tracelens.predict.estimation.communication import collective_answer
+from tracelens.predict.network.topology import Group
+from tracelens.predict.projection.frameworks import unmeasured
+from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.experiment import DeploymentOptions, deployment_of
+from tracelens.types.dtypes import DType
+
+NARROW = (DType.FP8_E4M3FN, DType.INT8, DType.FP4_E2M1)
+#: Small enough for every device that has a rate.
+SERVED = {"concurrency": 2, "requests": 4, "output_tokens": 4, "input_tokens": 16}
+
+
+def cost(device: str, model: str = "qwen2.5-0.5b", **options: object) -> StepCost:
+    return StepCost(deployment_of(model, device, DeploymentOptions(**options)))  # type: ignore[arg-type]
+
+
+@row_by_row("name", HardwareSpec.names())
+def test_no_type_of_a_measured_device_is_priced_at_its_bare_rate(name: str) -> None:
+    device = HardwareSpec.load(name)
+    rated = [each for each in NARROW if device.rate("matrix", each) is not None]
+    products = [GEMM(m=8192, n=8192, k=8192, dtype=each, dtype_out=DType.BF16) for each in rated]
+    found = chain(BACKENDS).estimate_many(WorkColumns.of(products), System.load(name))
+    if device.hbm is not None and device.hbm.peak_tb_s is not None:
+        assert set(found.backend) <= {"tile" if device.unmeasured is None else "roofline"}
+        assert np.all(found.time_us >= found.peak_us)
+
+
+@row_by_row("name", HardwareSpec.names())
+def test_int8_is_no_faster_than_fp8_of_the_same_rate(name: str) -> None:
+    device = HardwareSpec.load(name)
+    rates = [device.rate("matrix", each) for each in (DType.FP8_E4M3FN, DType.INT8)]
+    if None in rates or rates[0].peak_tflops_s != rates[1].peak_tflops_s:  # type: ignore[union-attr]
+        pytest.skip("the device has not one rate for both")
+    try:
+        times = [cost(name, weights=each).mixed_time(512, [(512, 0)], 1, 1, 0, 0)[0] for each in ("fp8", "int8")]
+    except UsageError as error:
+        pytest.skip(str(error))
+    assert times[1] >= 0.999 * times[0]
+
+
+@row_by_row("name", HardwareSpec.names())
+def test_every_verb_joins_devices_alike_or_refuses_with_one_sentence(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Served on two devices, an all-reduce takes as long as estimated; where nothing joins them, none answers."""
+    options = ["--op", "all_reduce", "--bytes", "1e8", "--ranks", "2"]
+    codes = [
+        main(["estimate", "collective", *options, "--cluster", name]),
+        main(["route", "--cluster", name, "--ranks", "2", "--tokens", "16"]),
+    ]
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    if System.load(name).topology is None:
+        assert codes == [2, 2]
+        assert (len(said), len(set(said))) == (2, 1)
+        with pytest.raises(UsageError, match=r"nothing says how several|has no (matrix|HBM) rate"):
+            cost(name, tp=2, weights="fp16")
+    else:
+        assert codes == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["l40s", "gaudi3", "a10", "h100-sxm"])
+def test_a_served_all_reduce_takes_as_long_as_an_estimated_one(name: str) -> None:
+    links = cost(name, tp=2)._links
+    step = links.exchange("all_reduce", 1e8, ranks=2)
+    alone = collective_answer(System.load(name), "all_reduce", 1e8, Group(ranks=2), "ring")
+    assert step.time_fs == pytest.approx(alone.time_us * 1e9, rel=1e-6)
+
+
+@row_by_row("name", HardwareSpec.names())
+def test_a_device_without_measured_products_has_no_interval_in_any_verb(name: str) -> None:
+    half = "fp16" if "bf16" not in HardwareSpec.load(name).matrix else None
+    device = HardwareSpec.load(name)
+    if not device.matrix or device.hbm is None or device.hbm.peak_tb_s is None:
+        with pytest.raises(UsageError, match=r"has no (matrix|HBM) rate"):
+            tl.serve("qwen2.5-0.5b", name, weights=half, **SERVED)
+        return
+    found, bare = tl.serve("qwen2.5-0.5b", name, weights=half, **SERVED), device.unmeasured
+    assert any("is expected within" in note for note in found.notes) == (bare is None)
+    assert (bare in found.notes) == (bare is not None)
+    if bare is not None:
+        assert unmeasured(System.load(name), BACKENDS) == bare
+
+
+@pytest.mark.parametrize("device", ["t4", "v100-sxm-32gb", "rtx-2080-ti"])
+@pytest.mark.parametrize("weights", ["fp16", "int4", "w8a16"])
+def test_devices_without_bf16_serve_in_fp16_where_weights_say_so(device: str, weights: str) -> None:
+    assert cost(device, weights=weights).deployment.model.dtype is DType.FP16
+    with pytest.raises(UsageError, match=f"{device} has no matrix rate for bf16: serve it in fp16"):
+        cost(device)
+    assert cost("h100-sxm", weights=weights).deployment.model.dtype is DType.BF16
+
+
+@pytest.mark.parametrize("device", ["t4", "v100-sxm-32gb"])
+def test_an_estimate_in_fp16_needs_no_rate_of_bf16(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """T4: 2 * 4096**3 FLOPs at 65 TFLOPS are 2,114 µs."""
+    sizes = ["--m", "4096", "--n", "4096", "--k", "4096", "--device", device]
+    assert main(["estimate", "gemm", *sizes, "--dtype", "fp16"]) == 0
+    out = capsys.readouterr().out
+    assert "no backend can answer" not in out
+    assert ("2114" in out) == (device == "t4")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "is_widened"),
+    [
+        ("Qwen/Qwen2.5-72B-Instruct-GPTQ-Int8", DType.INT8, True),
+        ("neuralmagic/Llama-3.1-8B-W8A16", DType.INT8, True),
+        ("llama3.1-8b-w8a8-int8", DType.INT8, False),
+        ("Qwen/Qwen3-14B-GPTQ-Int4", DType.INT4, False),
+        ("TheBloke/Llama-2-70B-GPTQ", DType.INT4, False),
+        ("Qwen/Qwen3-8B-FP8", DType.FP8_E4M3FN, False),
+    ],
+)
+def test_the_weights_of_a_name(name: str, dtype: DType, is_widened: bool) -> None:
+    served = cost("h100-sxm", name, tp=4)
+    precision = served.deployment.precision
+    assert (precision.linear, precision.is_widened) == (dtype, is_widened)
+    is_multiplied = dtype in served._rank.multiplied
+    assert is_multiplied == (dtype is not DType.INT4 and not is_widened)
+
+
+def test_json_of_a_served_device_has_the_notes_of_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["serve", "--model", "qwen2.5-0.5b", "--device", "gaudi3", "--concurrency", "2", "--requests", "4"]
+    assert main([*words, "--format", "json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert all(f"note: {note}" in out for note in notes)
