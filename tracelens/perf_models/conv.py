@@ -509,11 +509,21 @@ def _means(op: OpSignature, *, dims: int) -> Pooling:
     return Pooling(x=x, out=out, window=window, dtype=op.dtype(0))
 
 
+def _window_gradient(op: OpSignature, *, dims: int, indexed: bool) -> PoolingBackward:
+    """(dOut, x, kernel, ...): each gradient of a maximum goes to one element, whatever the window."""
+    window = None if indexed and op.literal(2) is None else prod(_sizes(op, 2, dims))
+    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=window, indexed=indexed, dtype=op.dtype(0))
+
+
 POOLING_OPS = (
     bind(_maxima, "aten::max_pool2d_with_indices", leaf_only=True, asks=(KERNEL, GRADIENT), dims=2),
     bind(_maxima, "aten::max_pool3d_with_indices", leaf_only=True, asks=(KERNEL, GRADIENT), dims=3),
     bind(_means, "aten::avg_pool2d", leaf_only=True, dims=2),
     bind(_means, "aten::avg_pool3d", leaf_only=True, dims=3),
+    bind(_window_gradient, "aten::max_pool2d_with_indices_backward", leaf_only=True, dims=2, indexed=True),
+    bind(_window_gradient, "aten::max_pool3d_with_indices_backward", leaf_only=True, dims=3, indexed=True),
+    bind(_window_gradient, "aten::avg_pool2d_backward", leaf_only=True, dims=2, indexed=False),
+    bind(_window_gradient, "aten::avg_pool3d_backward", leaf_only=True, dims=3, indexed=False),
 )
 
 
@@ -525,21 +535,6 @@ def _adaptive(op: OpSignature) -> Pooling:
         raise SignatureError(f"{op.name}: argument 1, the output size, was not recorded")
     out: Shape = (*x[: -len(size)], *size)
     return Pooling(x=x, out=out, window=max(1, prod(x) // max(1, prod(out))), dtype=op.dtype(0))
-
-
-@traced_as("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward", leaf_only=True)
-def _max_pool_backward(op: OpSignature) -> PoolingBackward:
-    """(dOut, x, kernel, ...): whatever the window, each gradient goes to one element."""
-    kernel = op.literal(2)
-    window = None if kernel is None else prod(_sizes(op, 2, 3 if "3d" in op.name else 2))
-    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=window, indexed=True, dtype=op.dtype(0))
-
-
-@traced_as("aten::avg_pool2d_backward", "aten::avg_pool3d_backward", leaf_only=True)
-def _avg_pool_backward(op: OpSignature) -> PoolingBackward:
-    """(dOut, x, kernel, ...)."""
-    kernel = _sizes(op, 2, 2)
-    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=prod(kernel), dtype=op.dtype(0))
 
 
 @traced_as("aten::_adaptive_avg_pool2d_backward", leaf_only=True)

@@ -201,11 +201,16 @@ def _index(op: OpSignature) -> Movement | None:
         return Movement(read=((min(results, prod(op.shape(0))), op.dtype(0)),), written=((results, op.dtype(0)),))
     if not op.has(1) and (launch := launch_of(op)) is not None:
         return _gathered_rows(op, launch)
+    n, looked_up = _indexed(op)
+    return lookup(operand(op, 0), Operand(shape=(looked_up,), dtype=DType.INT64), n)
+
+
+def _indexed(op: OpSignature) -> tuple[int, int]:
+    """Elements of tensor 0 that the list of index tensors in slot 1 names, and the positions in that list."""
     x, indices = op.shape(0), op.shape_list(1)
     picked = broadcast(*(i for i in indices if i))
     n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
-    positions = Operand(shape=(sum(prod(i) for i in indices if i),), dtype=DType.INT64)
-    return lookup(operand(op, 0), positions, n)
+    return n, sum(prod(i) for i in indices if i)
 
 
 @traced_as("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", leaf_only=True, category="index")
@@ -215,11 +220,8 @@ def _index_put(op: OpSignature) -> Movement:
     if not op.has(1) and op.has(2):
         n = prod(op.shape(2))
         return _put(op, ((n, op.dtype(2)),), n, n if accumulates else 0, in_place=in_place)
-    x, indices = op.shape(0), op.shape_list(1)
-    picked = broadcast(*(i for i in indices if i))
-    n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
+    n, looked_up = _indexed(op)
     values = (prod(op.shape_or_scalar(2)), op.dtype(2))
-    looked_up = sum(prod(i) for i in indices if i)
     return _put(op, (values, (looked_up, DType.INT64)), n, n if accumulates else 0, in_place=in_place)
 
 

@@ -285,18 +285,6 @@ def _addmv(op: OpSignature) -> GEMM:
     return GEMM(m=m, n=1, k=k, bias=biased, bias_elements=m, dtype=op.dtype(1), dtype_b=op.dtype(2))
 
 
-@traced_as("aten::mv", leaf_only=True)
-def _mv(op: OpSignature) -> GEMM:
-    m, k = op.shape(0, rank=2)
-    return GEMM(m=m, n=1, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
-
-
-@traced_as("aten::dot", "aten::vdot")
-def _dot(op: OpSignature) -> GEMM:
-    (k,) = op.shape(0, rank=1)
-    return GEMM(m=1, n=1, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
-
-
 @traced_as("aten::linear", leaf_only=True)
 def _linear(op: OpSignature) -> GEMM:
     *rows, k = op.shape(0)
@@ -314,7 +302,8 @@ def _linear(op: OpSignature) -> GEMM:
     )
 
 
-@traced_as("aten::matmul", leaf_only=True)
+@traced_as("aten::dot", "aten::vdot")
+@traced_as("aten::matmul", "aten::mv", leaf_only=True)
 def _matmul(op: OpSignature) -> GEMM:
     a, b = op.shape(0), op.shape(1)
     a, b = (a if len(a) > 1 else (1, *a)), (b if len(b) > 1 else (*b, 1))
@@ -325,20 +314,6 @@ def _matmul(op: OpSignature) -> GEMM:
         return GEMM(m=prod(batch_a) * m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
     batch = prod(map(max, zip_longest(batch_a[::-1], batch_b[::-1], fillvalue=1)))
     return GEMM(b=batch, m=m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
-
-
-@traced_as("aten::_scaled_mm")
-def _scaled_mm(op: OpSignature) -> GEMM:
-    """Recorded shapes of packed 4-bit operands count pairs, so k is twice the recorded dim."""
-    scales = prod(op.shape_or_scalar(2)) + prod(op.shape_or_scalar(3))
-    return _scaled(op, bias=4, out=6, scales=scales, scale=op.dtype(2))
-
-
-@traced_as("aten::_scaled_mm_v2")
-def _scaled_mm_v2(op: OpSignature) -> GEMM:
-    """(A, B, scales of A, recipes, swizzles, scales of B, recipes, swizzles, bias, out_dtype, ...): lists of scales."""
-    scales = sum(prod(shape) for slot in (2, 5) for shape in op.shape_list(slot))
-    return _scaled(op, bias=8, out=9, scales=scales, scale=scale_type(op, 3))
 
 
 #: PyTorch's ``ScalingType``: per 16 values of NVFP4, per 32 of MX formats; all others have FP32 scales.
@@ -353,23 +328,31 @@ def scale_type(op: OpSignature, recipes: int) -> DType | None:
     return _FP8_SCALES.get(recorded[0], DType.FP32)
 
 
-def _scaled(op: OpSignature, *, bias: int, out: int, scales: int, scale: DType | None) -> GEMM:
-    m, n, k = matrix_dims(op)
-    packed, dtype = _values(op.dtype(0))
-    return GEMM(
-        m=m,
-        n=n,
-        k=packed * k,
+def _scales(op: OpSignature, slots: tuple[int, int] | None, recipes: int | None) -> tuple[int, DType | None]:
+    """How many scales two slots hold, and their type: two tensors, or where a slot tells ``recipes`` two lists."""
+    if slots is None:
+        return 0, DType.FP32
+    a, b = slots
+    if recipes is None:
+        return prod(op.shape_or_scalar(a)) + prod(op.shape_or_scalar(b)), op.dtype(a)
+    shapes = [shape for slot in (a, b) if op.has(slot) for shape in op.shape_list(slot)]
+    return sum(map(prod, shapes)), scale_type(op, recipes)
+
+
+def _scaled(
+    op: OpSignature, *, bias: int, out: int, scales: tuple[int, int] = (2, 3), recipes: int | None = None
+) -> GEMM:
+    """Recorded shapes of packed 4-bit operands count pairs, so k is twice the recorded dim."""
+    elements, dtype_scale = _scales(op, scales, recipes)
+    return with_fields_of(
+        _product(op, a=0, b=1, rank=2),
+        GEMM,
         bias=op.has(bias),
-        dtype=dtype,
-        dtype_b=_values(op.dtype(1))[1],
         dtype_bias=op.dtype(bias) if op.has(bias) else Like.FIRST,
         # without out_dtype the op returns bfloat16 on every build that runs these GEMMs (its kernels offer no 1-byte C)
         dtype_out=scalar_type(op.literal(out)) or DType.BF16,
-        scale_elements=scales,
-        dtype_scale=scale,
-        stride_a=op.stride(0),
-        stride_b=op.stride(1),
+        scale_elements=elements,
+        dtype_scale=dtype_scale,
     )
 
 
@@ -543,44 +526,31 @@ class GroupedGEMMVariableK(GroupedGEMM, category="GroupedGEMM_bwd", gradient=Tru
         )
 
 
-@traced_as("aten::_grouped_mm")
-def _grouped_mm(op: OpSignature) -> GroupedGEMM | None:
-    """(self, mat2, offs, bias, out_dtype)."""
-    return _grouped(op, offsets=2, out=scalar_type(op.literal(4)))
-
-
-@traced_as("aten::_scaled_grouped_mm")
-def _scaled_grouped_mm(op: OpSignature) -> GroupedGEMM | None:
-    """(self, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype, ...): to BF16 where no type was given."""
-    scales = sum(prod(op.shape_or_scalar(slot)) for slot in (2, 3))
-    return _grouped(op, offsets=4, out=scalar_type(op.literal(7)) or DType.BF16, scales=scales, scale=op.dtype(2))
-
-
-@traced_as("aten::_scaled_grouped_mm_v2")
-def _scaled_grouped_mm_v2(op: OpSignature) -> GroupedGEMM | None:
-    """(self, mat2, scales_a, recipes, swizzles, scales_b, recipes, swizzles, offs, bias, out_dtype, ...)."""
-    scales = sum(prod(s) for slot in (2, 5) if op.has(slot) for s in op.shape_list(slot))
-    out = scalar_type(op.literal(10)) or DType.BF16
-    return _grouped(op, offsets=8, out=out, scales=scales, scale=scale_type(op, 3))
-
-
 def _grouped(
-    op: OpSignature, *, offsets: int, out: DType | None, scales: int = 0, scale: DType | None = None
+    op: OpSignature,
+    *,
+    offsets: int,
+    out: int,
+    like: DType | None = None,
+    scales: tuple[int, int] | None = None,
+    recipes: int | None = None,
 ) -> GroupedGEMM | None:
     """2-D by 3-D shares out A's rows, 3-D by 2-D B's columns, 2-D by 2-D the summed dimension, 3-D by 3-D nothing.
 
     One of PyTorch's FP4 elements along k holds two values. Scales of an unknown type take a byte, as those of MX do.
+    Where no type of the result was given it is ``like``, or A's.
     """
     a, b = op.shape(0), op.shape(1)
     (packed, dtype), (_, dtype_b) = (_values(op.dtype(slot)) for slot in (0, 1))
-    common: dict[str, Any] = {"dtype": dtype, "dtype_b": dtype_b, "dtype_out": Like.FIRST if out is None else out}
-    common["padded"] = op.has(offsets)
-    if scales:
-        common |= {"scale_elements": scales, "dtype_scale": scale or DType.FP8_E8M0FNU}
+    written, (elements, dtype_scale) = scalar_type(op.literal(out)) or like, _scales(op, scales, recipes)
+    common: dict[str, Any] = {
+        "dtype": dtype, "dtype_b": dtype_b, "dtype_out": written or Like.FIRST, "padded": op.has(offsets),
+        "scale_elements": elements, "dtype_scale": dtype_scale or DType.FP8_E8M0FNU,
+    }  # fmt: skip
     if len(a) == 2 and len(b) == 3:
         return GroupedGEMM(m=a[0], k=packed * a[1], groups=b[0], n=b[2], **common)
     if len(a) == 3 and len(b) == 2:
-        swapped = common | {"dtype": dtype_b, "dtype_b": dtype, "dtype_out": dtype if out is None else out}
+        swapped = common | {"dtype": dtype_b, "dtype_b": dtype, "dtype_out": written or dtype}
         return GroupedGEMM(m=b[1], k=packed * b[0], groups=a[0], n=a[1], **swapped)
     if len(a) == 3 and len(b) == 3:
         return GroupedGEMM(m=a[0] * a[1], k=packed * a[2], groups=b[0], n=b[2], **common)
@@ -588,6 +558,19 @@ def _grouped(
         groups = op.shape(offsets, rank=1)[0]
         return GroupedGEMMVariableK(m=packed * a[1], k=a[0], n=b[1], groups=groups, **common)
     return None
+
+
+GROUPED_AND_SCALED = (
+    bind(_scaled, "aten::_scaled_mm", bias=4, out=6),
+    # (A, B, scales of A, recipes, swizzles, scales of B, recipes, swizzles, bias, out_dtype, ...): lists of scales
+    bind(_scaled, "aten::_scaled_mm_v2", bias=8, out=9, scales=(2, 5), recipes=3),
+    # (self, mat2, offs, bias, out_dtype), and with the scales behind mat2
+    bind(_grouped, "aten::_grouped_mm", offsets=2, out=4),
+    bind(_grouped, "aten::_scaled_grouped_mm", offsets=4, out=7, like=DType.BF16, scales=(2, 3)),
+    bind(
+        _grouped, "aten::_scaled_grouped_mm_v2", offsets=8, out=10, like=DType.BF16, scales=(2, 5), recipes=3,
+    ),
+)  # fmt: skip
 
 
 @recorded_as("aten::_grouped_mm")

@@ -196,17 +196,10 @@ def _dim(op: OpSignature, index: int) -> int | None:
     return value if isinstance(value, int) else None
 
 
-@traced_as("aten::_softmax", "aten::_log_softmax", leaf_only=True)
+@traced_as(*aten("softmax log_softmax _softmax _log_softmax special_softmax"), leaf_only=True)
 def _softmax(op: OpSignature) -> Softmax:
-    """(x, dim, half_to_float): with the flag, a half-precision input gives an FP32 result."""
-    out = DType.FP32 if op.literal(2) is True else Like.FIRST
-    return Softmax(shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=out)
-
-
-@traced_as("aten::softmax", "aten::log_softmax", "aten::special_softmax", leaf_only=True)
-def _softmax_wrapper(op: OpSignature) -> Softmax:
-    """(x, dim, dtype)."""
-    out = scalar_type(op.literal(2)) or Like.FIRST
+    """(x, dim, dtype) or, of a kernel, (x, dim, half_to_float): with the flag, half precision gives an FP32 result."""
+    out = DType.FP32 if op.literal(2) is True else scalar_type(op.literal(2)) or Like.FIRST
     return Softmax(shape=op.shape(0), dim=_dim(op, 1), dtype=op.dtype(0), dtype_out=out)
 
 
