@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fit_profiles import Beyond, Row, further, widened
+from benchmarks.fit_profiles import Beyond, Constants, Row, further, widened
 from tests.conftest import examples
 from tracelens.backends.base import System, system_of
 from tracelens.cli import main
@@ -83,6 +84,31 @@ def test_products_differ_by_device_and_precision() -> None:
     }  # fmt: skip
     assert len(set(factors.values())) == 6
     assert factors["mi300x", "bf16"] == megatron.products["any"]["bf16"]
+
+
+@pytest.mark.parametrize("device", ["gb200", "gb300", "gh200-96gb"])
+def test_a_grace_cpu_takes_longer_for_what_a_host_does_where_that_was_fitted(device: str) -> None:
+    """A PyTorch Linear takes 2.5 (GH200) and 2.75 times (GB200) as long as on a Xeon: TransformerEngine issue 2053."""
+    megatron, other = Framework.load("megatron"), Framework.load("llm-foundry")
+    factor = megatron.constants["grace"]
+    assert 1.2 < factor < 2.75
+    grace, xeon = (megatron.software(System.load(name), "bf16") for name in (device, "b200"))
+    assert grace.host_us_per_op == pytest.approx(factor * xeon.host_us_per_op)
+    assert grace.experts_us == pytest.approx(factor * xeon.experts_us)
+    assert (grace.memory, grace.graphed) == (xeon.memory, xeon.graphed)
+    # Nothing of a framework whose rows ran on no Grace CPU
+    assert other.software(System.load(device), "bf16").host_us_per_op == PLAIN.host_us_per_op
+
+
+def test_a_fitted_step_takes_longer_on_a_grace_cpu_by_its_host_alone() -> None:
+    """Cubic norm of 30 us of the device and 40 of the host, 2 x 20: 3^3 + 4^3 = 91. Whole-step graphs leave none."""
+    row = Row(
+        row={}, framework="megatron", device="gb200", cpu="grace", precision="bf16", graphs="none", kind="moe",
+        measured_us=1.0, bare_us=30.0, slopes={}, host={"host_us_per_op": 2.0}, lost=0.0, traits={},
+    )  # fmt: skip
+    rows = [row, replace(row, device="b200", cpu=None), replace(row, graphs="full")]
+    found = Constants(logs={"host_us_per_op": math.log(10.0), "grace": math.log(2.0)}).projected_us(rows)
+    assert found.tolist() == pytest.approx([10 * 91 ** (1 / 3), 10 * 35 ** (1 / 3), 30.0])
 
 
 def test_flash_attention_2_runs_on_hopper_at_its_rate_per_unit_and_clock() -> None:
@@ -180,8 +206,8 @@ def test_more_of_a_trait_than_any_fitted_step_had_widens_an_interval_and_is_said
 def test_what_leaving_out_adds_is_the_difference_in_quadrature() -> None:
     """Errors of 30 % without all steps with context ranks, 10 % by families: (ln 1.3)^2 - (ln 1.1)^2 = 0.2445^2."""
     step = Row(
-        row={"model": "m", "framework": "f"}, framework="f", device="d", precision="bf16", graphs="none", kind="dense",
-        measured_us=1.0, bare_us=1.0, slopes={}, host={}, lost=0.0, traits=dict.fromkeys(TRAITS, 2),
+        row={"model": "m", "framework": "f"}, framework="f", device="d", cpu=None, precision="bf16", graphs="none",
+        kind="dense", measured_us=1.0, bare_us=1.0, slopes={}, host={}, lost=0.0, traits=dict.fromkeys(TRAITS, 2),
     )  # fmt: skip
     found = further([Beyond(step, "cp", 1.3, 1.1)] * 4)
     assert list(found) == ["cp"]

@@ -8,7 +8,7 @@ import pytest
 
 from tracelens.backends import System
 from tracelens.errors import UsageError
-from tracelens.laboratory.training_rows import project_row
+from tracelens.laboratory.training_rows import configuration, project_row
 from tracelens.predict.projection.chunk_timing import Builder
 from tracelens.predict.projection.step import project
 from tracelens.predict.workload import memory, rank_ops
@@ -52,6 +52,32 @@ def test_an_adapter_streams_its_dropout_scale_and_sum() -> None:
     ops = rank_ops.block(MODEL, ADAPTED, "*", 4096).ops
     streamed = sum(op.model.hbm_bytes() or 0 for op in ops if ".adapter_" in op.name and op.part == "memory")
     assert streamed == 4096 * (16 * (8192 + 8192) + 14 * (10240 + 8192))
+
+
+def test_a_fused_adapter_streams_its_dropout_and_what_its_products_add_to() -> None:
+    """Forward 2 + 2 + 1 bytes per input, 2 per result; backward 2 + 1 + 2 and 2 per input. No launch of scale or sum."""
+    ops = rank_ops.block(MODEL, replace(ADAPTED, fused_adapters=True), "*", 4096).ops
+    streams = [op for op in ops if ".adapter_" in op.name and op.part == "memory"]
+    assert sum(op.model.hbm_bytes() or 0 for op in streams) == 4096 * (12 * (8192 + 8192) + 2 * (10240 + 8192))
+    assert len(streams) == 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("said", "is_fused"),
+    [
+        ({}, True),
+        ({"framework": "NVIDIA NeMo 25.04 (MLPerf v5.0)"}, False),
+        ({"tp": "4"}, False),
+        ({"framework": "ROCm PyTorch (MLPerf v5.1)", "gpu": "MI355X"}, False),
+        ({"framework": "Megatron-Bridge 26.06 NeMo Container"}, False),
+    ],
+)
+def test_adapters_are_fused_where_the_scripts_of_mlperf_fuse_them(said: dict[str, str], is_fused: bool) -> None:
+    row = {
+        "model": "Llama-2-70B", "kind": "lora", "gpu": "B300", "n_gpus": "8", "gbs": "8", "seq_len": "8192",
+        "framework": "NVIDIA NeMo 25.09 (MLPerf v5.1)", "precision": "FP8",
+    }  # fmt: skip
+    assert configuration(row | said).parallel.fused_adapters is is_fused
 
 
 def test_adapted_products_are_gathered_before_and_not_beside() -> None:

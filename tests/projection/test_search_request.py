@@ -196,7 +196,7 @@ def test_joules_of_a_search_are_those_of_the_event_graph(fixed: dict[str, Any]) 
         again = found.rechecked()
         energy = None if again is None else energy_of(again)
         assert energy is not None
-        assert found.best["j_per_token"].iloc[0] == pytest.approx(energy.token_j, rel=0.004)
+        assert found.best["j_per_token"].iloc[0] == pytest.approx(energy.token_j, rel=0.006)
         assert found.best["power_w_gpu"].iloc[0] == pytest.approx(energy.power_w, rel=0.02)
 
 

@@ -343,6 +343,22 @@ def test_exchanges_are_those_of_the_release(model: str, gpu: str, release: str, 
     assert ("(alltoall)" in found.assumptions[0]) == (expected[1] == "alltoall")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "notes", "graphs"),
+    [
+        # llama3_workload_base_configs.py at 00919dc: cuda_graph_scope="mlp" for fine-tuning on GB200 and GB300
+        ("GB200", "SFT Performance", "partial"),
+        ("GB300", "LoRA Performance", "partial"),
+        ("GB200", "Pre-Training Performance", "none"),
+        ("H100", "SFT Performance", "none"),
+    ],
+)
+def test_scripts_of_fine_tuning_are_for_rows_that_say_so(gpu: str, notes: str, graphs: str) -> None:
+    row = ROW | {"model": "LLAMA3_70B", "gpu": gpu, "precision": "FP8", "recompute": "recipe"}
+    row |= {"framework": "Megatron-Bridge 26.06 NeMo Container", "notes": notes}
+    assert configuration(row).parallel.graphs == graphs
+
+
 def test_a_row_says_what_was_assumed() -> None:
     assert project_row(ROW).assumptions == ()
     assert "recipe: no recomputation" in project_row(ROW | {"recompute": "recipe", "gpu": "H200"}).assumptions

@@ -85,6 +85,8 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
     ep: Mapping[str, Figure] = msgspec.field(default_factory=dict)
     calibrated: Mapping[tuple[str, str], Calibration] = msgspec.field(default_factory=dict)
     calibrated_like: str | None = None
+    #: The CPU of the package that the device is part of, in lower case.
+    cpu: str | None = None
     #: Energies that were measured on it; ``hardware.power`` says what stands in for them.
     power: PowerConstants | None = None
     #: Own constants of engines' kernels, by measured table.
@@ -371,6 +373,7 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
         ep=named("ep", _EP_KINDS, "gb_s"),
         calibrated=calibrated,
         calibrated_like=like,
+        cpu=root.text("cpu"),
         power=device_figures.read_power(root, chip["power"].value if "power" in chip else None),
         kernels=device_figures.kernel_constants_of_device(root, root.text("based_on") or name),
         based_on=root.text("based_on"),

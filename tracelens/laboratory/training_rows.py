@@ -221,7 +221,8 @@ def sharding_of(text: str, default: int, ranks: int | None = None) -> tuple[int,
 
 
 class Recipe(Record, frozen=True, kw_only=True):
-    """Settings of one model's script, for ``gpus`` and ``precisions`` (empty: all) from release ``since`` on.
+    """Settings of one model's script, for ``gpus``, ``precisions`` and ``tasks`` that rows' notes begin with (empty:
+    all) from release ``since`` on.
 
     The releases at which a script changed are those between which its rows became faster at equal degrees, and of which
     a commit was read. ``modules`` empty: nothing is recomputed.
@@ -230,6 +231,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     model: str
     gpus: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
     since: str = ""
     graphs: Graphs = "none"
     modules: tuple[str, ...] = ()
@@ -287,6 +289,15 @@ def mlperf_layers(row: Mapping[str, str]) -> int | None:
     return _MLPERF_LAYERS.get(row["gpu"].upper().split("-")[0]) if is_mlperf else None
 
 
+def _fuses_adapters(row: Mapping[str, str]) -> bool:
+    """MLPerf's fine-tuning with NeMo fuses what adapters add without tensor ranks (USE_TE_OPTS=1 of its scripts), which
+    takes Transformer Engine 2.7 (lora_layers.py of Megatron-Bridge), as containers of v5.1 have.
+    """
+    release = re.search(r"MLPerf v(\d+\.\d+)", row.get("framework", ""))
+    is_nemo = release is not None and Framework.load(row["framework"]).name == "megatron"
+    return is_nemo and _whole(row, "tp", 1) == 1 and float(release[1]) >= 5.1
+
+
 def recipe_of(row: Mapping[str, str]) -> Recipe | None:
     """The recipe of a Megatron-Bridge row; None for a model that none was read of."""
     if not row["framework"].startswith("Megatron-Bridge "):
@@ -296,7 +307,9 @@ def recipe_of(row: Mapping[str, str]) -> Recipe | None:
     for recipe in RECIPES:
         fits_gpu = not recipe.gpus or row["gpu"].split("-")[0] in recipe.gpus
         fits_precision = not recipe.precisions or row["precision"] in recipe.precisions
-        if row["model"].startswith(recipe.model) and fits_gpu and fits_precision and release >= recipe.since:
+        fits_task = row.get("notes", "").startswith(recipe.tasks or "")
+        fits = fits_gpu and fits_precision and fits_task
+        if row["model"].startswith(recipe.model) and fits and release >= recipe.since:
             found = recipe
     return found
 
@@ -591,6 +604,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         fused_loss=framework.has_fused_loss,
         eager_loss=framework.has_eager_loss,
         lora=lora,
+        fused_adapters=_fuses_adapters(row),
         attention="unfused" if framework.attention == "unfused" else "flash",
         scales_by_row=framework.scales_by_row and "rowwise" in re.sub(r"[\s_-]", "", row.get("precision", "").lower()),
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,

@@ -158,10 +158,13 @@ class Software(Record, frozen=True, kw_only=True):
         """What a step of so long takes longer on so many ranks. Numbers or arrays."""
         return self.scale_loss * np.log(np.maximum(ranks / _RANKS_WITHOUT_LOSS, 1.0)) * step_us
 
+    def hosted(self, factor: float) -> Software:
+        """With the host's times multiplied."""
+        return replace(self, host_us_per_op=factor * self.host_us_per_op, experts_us=factor * self.experts_us)
+
     def left(self, graphs: Graphs) -> Software:
         """What graphs leave to the host."""
-        share = {"none": 1.0, "partial": self.graphed, "full": 0.0}[graphs]
-        return replace(self, host_us_per_op=share * self.host_us_per_op, experts_us=share * self.experts_us)
+        return self.hosted({"none": 1.0, "partial": self.graphed, "full": 0.0}[graphs])
 
 
 def later_us(device_us: Any, host_us: Any) -> Any:

@@ -242,6 +242,7 @@ class ParallelConfig(TrainingOptions):
     choose. ``placement``: which ranks share a node, where it is not the order above. ``scales_by_row``: FP8
     as torchao's with a scale per row: tensor ranks narrow a product's input and its output's gradient after they
     gathered them, and once more by columns. ``eager_loss``: cross entropy is PyTorch's own, not compiled.
+    ``fused_adapters``: products of adapters scale and add to what they stand beside.
     UsageError for degrees that do not fit each other.
     """
 
@@ -254,6 +255,7 @@ class ParallelConfig(TrainingOptions):
     summa_blocks: int | None = None
     scales_by_row: bool = False
     eager_loss: bool = False
+    fused_adapters: bool = False
 
     def __post_init__(self) -> None:
         for name in _DEGREES:

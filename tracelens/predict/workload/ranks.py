@@ -405,17 +405,23 @@ def adapters(rank: TrainingRank, ops: Sequence[LayerOp]) -> tuple[list[RankOp], 
 
 def _beside(rank: TrainingRank, name: str, inputs: int, outputs: int) -> Iterator[RankOp]:
     """What is streamed for one adapter in ``y = W x + s B A dropout(x)``: dropout with its mask, the scale, the sum;
-    and backward the gradients of all three. Neither NeMo nor PEFT fuses them.
+    and backward the gradients of all three. Neither PEFT nor by default NeMo fuses them; where Transformer Engine does
+    (ForwardLinearScaleAdd, BackwardLinearScale, BackwardLinearAdd), products read what they add to.
     """
     tensor, mask, result = (inputs, rank.width), (inputs, DType.BOOL), (outputs, rank.width)
+    # What a fused product reads stands with the dropout
+    added = [((each,) if rank.parallel.fused_adapters else ()) for each in (result, tensor)]
     streams: tuple[tuple[str, Pass, Movement], ...] = (
-        ("dropout", "forward", Movement(read=(tensor,), written=(tensor, mask))),
-        ("scale", "forward", Movement(read=(result,), written=(result,))),
-        ("sum", "forward", Movement(read=(result, result), written=(result,))),
-        ("scale", "dgrad", Movement(read=(result,), written=(result,))),
-        ("dropout", "dgrad", Movement(read=(tensor, mask), written=(tensor,))),
-        ("sum", "dgrad", Movement(read=(tensor, tensor), written=(tensor,))),
+        ("dropout", "forward", Movement(read=(tensor, *added[0]), written=(tensor, mask))),
+        ("dropout", "dgrad", Movement(read=(tensor, mask, *added[1]), written=(tensor,))),
     )
+    if not rank.parallel.fused_adapters:
+        streams += (
+            ("scale", "forward", Movement(read=(result,), written=(result,))),
+            ("sum", "forward", Movement(read=(result, result), written=(result,))),
+            ("scale", "dgrad", Movement(read=(result,), written=(result,))),
+            ("sum", "dgrad", Movement(read=(tensor, tensor), written=(tensor,))),
+        )
     for what, phase, model in streams:
         yield RankOp(name=f"{name}.adapter_{what}", phase=phase, part="memory", model=model)
 

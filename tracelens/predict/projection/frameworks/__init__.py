@@ -42,7 +42,9 @@ TRAITS = {
     "sequence": "tokens per sequence", "micro_batch": "sequences per micro-batch",
 }  # fmt: skip
 _FOLDER = Path(__file__).parent
-_CONSTANTS = frozenset(item.name for item in fields(Software))
+#: Beside those of every step: how many times as long a Grace CPU takes for what a host does.
+_GRACE = "grace"
+_CONSTANTS = frozenset({_GRACE, *(item.name for item in fields(Software))})
 _PRECISIONS = frozenset({"bf16", "fp8", "mxfp8", "nvfp4"})
 
 
@@ -145,13 +147,13 @@ class Framework(Record, frozen=True, kw_only=True):
         if self.has_pooled_constants:
             return self._own(frameworks()[POOLED].software(system, precision, attention))
         given: dict[str, Any] = dict(self.constants)
-        device = system.device
+        device, grace = system.device, given.pop(_GRACE, 1.0)
         names = (*_names(system), ANY)
         table: Mapping[str, float] = next((self.products[name] for name in names if name in self.products), {})
         key = Precision.of(precision).calibrated.value
         given["products"] = table.get(key, table.get("bf16", 1.0))
         given["attention"] = given.get("attention", 1.0) * kernel_factor(attention, device)
-        return self._own(replace(PLAIN, **given))
+        return self._own(replace(PLAIN, **given).hosted(grace if device.cpu == _GRACE else 1.0))
 
     def _own(self, software: Software) -> Software:
         """With what its file says of it, fitted or not."""
