@@ -322,15 +322,19 @@ def spans(ratios: Sequence[float], groups: Sequence[str] | None = None) -> dict[
 
 
 def fitted_part(
-    name: str, rows: Sequence[Row], errors: Mapping[str, Mapping[str, Mapping[str, float]]], today: str
+    name: str,
+    rows: Sequence[Row],
+    errors: Mapping[str, Mapping[str, Mapping[str, float]]],
+    today: str,
+    further: Mapping[str, float],
 ) -> str:
-    """The generated end of a framework's file. ``errors``: by table and kind, see ``spans``."""
+    """The generated end of a framework's file. ``errors``: by table and kind, see ``spans``; ``further`` figures."""
     constants = fitted(rows, FITTED[name], by_device=name in BY_DEVICE)
     models = sorted({one.model for one in rows})
     said = (
         f"{len(rows)} published steps of {len(models)} models: {', '.join(models)}; benchmarks/fit_profiles.py, {today}"
     )
-    lines = [f'fitted_on = "{said}"', "", "[constants]"]
+    lines = [f'fitted_on = "{said}"', *(f"{key} = {value:.4g}" for key, value in further.items()), "", "[constants]"]
     lines += [f"{key} = {constants.of(key):.4g}" for key in FITTED[name] if key != "products"]
     seen: dict[str, set[str]] = defaultdict(set)
     for one in rows:
@@ -418,7 +422,8 @@ def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, toda
                 for kind, of_kind in groups.items():
                     print(line(f"{name} {kind}{title}", [ratio for _, ratio in of_kind]))
         if is_written:
-            write(name, fitted_part(name, mine, errors, today))
+            split = {"split_spread": spread_within(told)[0]} if name == "pooled" else {}
+            write(name, fitted_part(name, mine, errors, today, split))
     own = {one.framework for one, _ in told}
     others = [(one, ratio) for one, ratio in elsewhere if one.framework not in own]
     print_frameworks(elsewhere, above)

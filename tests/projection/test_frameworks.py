@@ -244,12 +244,23 @@ def test_fsdp2_copies_weights_out_before_either_pass_and_gradients_in_after() ->
     to FP8 read 2 bytes twice, once for the scale of the whole tensor, and write 1.
     """
     layer, parallel = RankLayer(letter="*", ops=(), dense=1000), ParallelConfig(dp=8, zero=3)
-    moved = {(op.name, op.phase): op.model.hbm_bytes() for op in copied(layer, parallel).ops}
+    moved = {(op.name, op.phase): op.model.hbm_bytes() for op in copied(layer, parallel, 2).ops}
     assert moved == {(COPIED, "forward"): 4000, (COPIED, "dgrad"): 4000, (COPIED, "wgrad"): 6000}
-    narrow = copied(layer, replace(parallel, precision="fp8")).ops
+    narrow = copied(layer, replace(parallel, precision="fp8"), 2).ops
     assert [op.model.hbm_bytes() for op in narrow if op.part == "quantize"] == [5000, 5000]
     assert not any(is_repeated(op, "*", replace(parallel, recompute="full")) for op in narrow if op.name == COPIED)
-    assert not any(op.part == "quantize" for op in copied(replace(layer, letter="head"), parallel).ops)
+    assert not any(op.part == "quantize" for op in copied(replace(layer, letter="head"), parallel, 2).ops)
+
+
+def test_fsdp1_joins_gradients_of_its_flat_parameter_and_divides_them() -> None:
+    """Of 1,000 gradients in 2 bytes each is read and written twice; weights are views, of which nothing is copied."""
+    layer, parallel = RankLayer(letter="*", ops=(), dense=1000), ParallelConfig(dp=8, zero=3)
+    for zero in (2, 3):
+        (op,) = copied(layer, replace(parallel, zero=zero), 1).ops
+        assert (op.name, op.phase, op.model.hbm_bytes()) == (COPIED, "wgrad", 8000)
+    assert copied(layer, replace(parallel, zero=1), 1) == layer
+    frozen = RankLayer(letter="*", ops=(), dense=0, frozen=1000)
+    assert copied(frozen, parallel, 1) == frozen
 
 
 def test_scales_by_row_cast_along_columns_too_which_takes_as_much_longer_as_published_steps_do() -> None:
@@ -276,12 +287,12 @@ def test_tensor_ranks_of_dtensor_copy_what_they_gather_of_several_sequences() ->
         ParallelConfig(tp=2, dp=4, micro_batch=2, sequence_parallel=True),
     )
     layer = block(model, parallel, "*", 4096)
-    made = [op for op in copied(layer, parallel).ops if op.name == ALONG_SEQUENCE]
+    made = [op for op in copied(layer, parallel, 2).ops if op.name == ALONG_SEQUENCE]
     assert len(made) == sum(op.part == "tp" for op in layer.ops) > 0
     assert {op.model.hbm_bytes() for op in made} == {2 * 2 * 2 * 4096 * 4096}
     assert any(is_repeated(op, "*", replace(parallel, recompute="full")) for op in made)
     alone = replace(parallel, micro_batch=1)
-    assert copied(block(model, alone, "*", 4096), alone) == block(model, alone, "*", 4096)
+    assert copied(block(model, alone, "*", 4096), alone, 2) == block(model, alone, "*", 4096)
 
 
 @given(st.sampled_from(["llama3.1-8b", "qwen3-30b-a3b", "gpt3-175b"]), st.sampled_from([1, 2, 4]))
@@ -300,10 +311,10 @@ def test_only_what_says_so_runs_as_torchtitan_does() -> None:
     titan, others = named("torchtitan"), [each for each in frameworks().values() if "titan" not in each.name]
     here = System.load("dgx-h100")
     software = titan.software(here, "bf16")
-    assert (software.rotary, software.copied, software.separate) == (5, 1, 1)
+    assert (software.rotary, software.fsdp, software.separate) == (5, 2, 1)
     assert titan.eager(software).memory * titan.eager(software).rotary == software.memory * titan.eager_memory
     assert {(one.rotary, one.separate) for one in (each.software(here, "bf16") for each in others)} == {(1, 0)}
-    assert [each.name for each in others if each.copies_weights] == ["automodel"]
+    assert {each.name: each.fsdp for each in others if each.fsdp} == {"automodel": 2, "llm-foundry": 1}
     with_zero_1 = project_row(ROW | {"framework": "torchtitan", "fsdp_shard": "zero1"}).projection
     assert with_zero_1 is not None
     assert not any(op.name == COPIED for layers in with_zero_1.job.built.values() for one in layers for op in one.ops)

@@ -15,17 +15,10 @@ from tracelens.laboratory.paper_rules import PaperRules
 from tracelens.laboratory.paper_systems import PaperSystem, load_shape, load_system, paper_system
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
+from tracelens.predict.projection.frameworks import named
 from tracelens.predict.projection.projection_options import RuleSet
 from tracelens.predict.projection.search import winners_curse
-from tracelens.predict.projection.search.request import (
-    SPLIT_SPREAD,
-    Request,
-    _expert_ranks,
-    _shards,
-    answer,
-    parse_axes,
-    refined,
-)
+from tracelens.predict.projection.search.request import Request, _expert_ranks, _shards, answer, parse_axes, refined
 from tracelens.predict.projection.search.systems import Figures
 from tracelens.predict.projection.step import project
 from tracelens.predict.workload.model_config import ModelConfig
@@ -173,7 +166,7 @@ def test_intervals_of_the_best_of_many_hold_nine_of_ten(steps: str) -> None:
         true = np.log(np.unique(found.step_s)[:200])
     else:
         true = np.zeros(40) if steps == "equal" else np.linspace(0, 1, 200)
-    common, spread, held, naive = 0.09, SPLIT_SPREAD, 0, 0
+    common, spread, held, naive = 0.09, named(None).split_spread, 0, 0
     half = 1.645 * np.hypot(common, spread)
     for _ in range(400):
         estimated = true + draw.normal(0, spread, len(true))

@@ -108,8 +108,8 @@ class Software(Record, frozen=True, kw_only=True):
     for the backward of a layer which is not recomputed in full; 0: weights stay gathered from the forward on.
     ``scale_loss``: the share that a step takes longer per e-fold of ranks beyond eight, as stragglers, jitter and
     congestion together; steps that differ in ranks alone do not tell these apart. ``rotary`` multiplies what rotary
-    positions move; ``copied`` and ``separate``, 0 or 1: whether PyTorch copies what FSDP and DTensor send,
-    and whether queries, keys, values and gates have products of their own (``rank_ops``).
+    positions move; ``fsdp``, 0, 1 or 2: whose FSDP of PyTorch copies what it sends; ``separate``, 0 or 1: whether
+    queries, keys, values and gates have products of their own (``rank_ops``).
     """
 
     products: float = 1.0
@@ -123,14 +123,14 @@ class Software(Record, frozen=True, kw_only=True):
     gathers_again: float = 1.0
     scale_loss: float = 0.0
     rotary: float = 1.0
-    copied: float = 0.0
+    fsdp: float = 0.0
     separate: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("products", "attention", "memory", "scan", "biased_experts", "rotary"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again", "scale_loss", "copied", "separate"):
+        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again", "scale_loss", "fsdp", "separate"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 
@@ -329,7 +329,7 @@ class LayerCosts(Record, frozen=True, kw_only=True, eq=False):
     def _as_run(self, layer: RankLayer, parallel: ParallelConfig) -> RankLayer:
         if self.software.separate:
             layer = rank_ops.separate(layer, self.model, parallel)
-        return rank_ops.copied(layer, parallel) if self.software.copied else layer
+        return rank_ops.copied(layer, parallel, self.software.fsdp) if self.software.fsdp else layer
 
     def priced(self, ops: Iterable[PerfModel]) -> tuple[dict[PerfModel, float], Counter[str]]:
         """Microseconds of each distinct operation, all of one step, and how many each backend priced. UsageError for

@@ -185,7 +185,7 @@ def _near_full(parallel: ParallelConfig, stages: Iterable[memory.StageMemory]) -
         return None
     return (
         f"memory: {100 * share:.1f} % of the device's is in use; the 4 published FSDP steps above "
-        f"{100 * _NEARLY_FULL:.0f} % (MPT-30B on A100 and H100) took 16 to 35 % longer than projected"
+        f"{100 * _NEARLY_FULL:.0f} % (MPT-30B on A100 and H100) took 14 to 34 % longer than projected"
     )
 
 

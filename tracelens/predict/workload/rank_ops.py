@@ -136,22 +136,28 @@ def _parts(op: RankOp, shape: ModelShape, parallel: ParallelConfig) -> tuple[int
     return ()
 
 
-def copied(layer: RankLayer, parallel: ParallelConfig) -> RankLayer:
-    """``layer`` with what PyTorch does around its transfers. FSDP2 copies gathered weights out of the buffer of the
-    gather into parameters before either pass, gradients into the buffer of the scatter, in the type that they are
-    summed in (torch.distributed.fsdp ``_fsdp_collectives.py``: split_with_sizes_copy, chunk_cat). Before either pass
-    weights that are no experts' are cast to the narrow type of their products, since neither is kept.
+def copied(layer: RankLayer, parallel: ParallelConfig, fsdp: float) -> RankLayer:
+    """``layer`` with what PyTorch does around its transfers. FSDP 1 joins the gradients of the views of its flat
+    parameter, and divides them in place (torch.distributed.fsdp ``_flat_param.py``: torch.split in _get_unflat_views;
+    ``_runtime_utils.py``: _div_if_needed before reduce_scatter_tensor). FSDP 2 copies gathered weights out of the
+    buffer of the gather into parameters before either pass, gradients into the buffer of the scatter, in the type that
+    they are summed in (torch.distributed.fsdp ``_fsdp_collectives.py``: split_with_sizes_copy, chunk_cat). Before
+    either pass weights that are no experts' are cast to the narrow type of their products, since neither is kept.
 
     DTensor gathers and scatters among tensor ranks along the sequence, which with several sequences is not how they
     lie: a copy of the whole after a gather, before a scatter (torch.distributed ``_functional_collectives.py``:
     all_gather_tensor, reduce_scatter_tensor).
     """
+    trained, width = layer.dense + layer.expert, parallel.width
+    if fsdp == 1:
+        twice = ((2 * trained, width),)
+        joined = RankOp(name=COPIED, phase="wgrad", part="memory", model=Movement(read=twice, written=twice))
+        return replace(layer, ops=(joined, *layer.ops)) if parallel.zero > 1 and trained else layer
     made = list(_along_sequence(layer, parallel)) if parallel.micro_batch > 1 else []
     if parallel.zero < 3:
         return replace(layer, ops=(*made, *layer.ops))
-    held, width = layer.dense + layer.expert + layer.frozen, parallel.width
+    held = trained + layer.frozen
     out = Movement(read=((held, width),), written=((held, width),))
-    trained = layer.dense + layer.expert
     back = Movement(read=((trained, width),), written=((trained, parallel.gradient_width),))
     before: tuple[Pass, ...] = ("forward", "dgrad")
     made += [RankOp(name=COPIED, phase=phase, part="memory", model=out) for phase in before]

@@ -88,12 +88,15 @@ class Framework(Record, frozen=True, kw_only=True):
     ``precision`` and ``ep``: what a table that does not say is taken to mean; None: it has to. ``selective_modules``:
     what its selective recomputation repeats; ``eager_memory``: how much longer its memory-bound operations take where
     nothing compiles them, ``rotary_memory``: how much longer rotary positions do where something does;
-    ``copies_weights``: FSDP and DTensor copy what they send between its buffers and where it is used;
+    ``fsdp``: 1 or 2, PyTorch's FSDP, which copies what it sends between its buffers and where it is used;
     ``separates_projections``: queries, keys, values and gates have products of their own; ``scales_by_row``: its FP8
     with scales by row is torchao's, and ``has_eager_loss`` (``ParallelConfig``). ``residuals`` by what was left out and
     by kind of model; ``seen``: the precisions of each device that its constants were fitted on. ``keeps_gathered``:
     FSDP gathers a layer's weights for its backward only where its forward is repeated. ``reach``: the most of each
     trait that its constants were fitted on; ``beyond``: by which factors more of one widens an interval.
+    ``split_spread``: standard deviation of the logarithm of projected over measured among steps of one model on as many
+    of the same devices, by one framework in one precision, families left out. What all splits of a job are off by alike
+    does not make one the winner of a search.
     """
 
     name: str
@@ -111,7 +114,7 @@ class Framework(Record, frozen=True, kw_only=True):
     selective_modules: tuple[str, ...] = ()
     eager_memory: float = 1.0
     rotary_memory: float = 1.0
-    copies_weights: bool = False
+    fsdp: int = 0
     separates_projections: bool = False
     scales_by_row: bool = False
     has_eager_loss: bool = False
@@ -125,6 +128,7 @@ class Framework(Record, frozen=True, kw_only=True):
     residuals: Mapping[tuple[str, str], Residuals] = msgspec.field(default_factory=dict)
     seen: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     reach: Mapping[str, int] = msgspec.field(default_factory=dict)
+    split_spread: float = 0.0
     beyond: Mapping[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     @classmethod
@@ -158,7 +162,7 @@ class Framework(Record, frozen=True, kw_only=True):
     def _own(self, software: Software) -> Software:
         """With what its file says of it, fitted or not."""
         return replace(
-            software, rotary=self.rotary_memory, copied=float(self.copies_weights),
+            software, rotary=self.rotary_memory, fsdp=self.fsdp,
             separate=float(self.separates_projections),
             gathers_again=0.0 if self.keeps_gathered else software.gathers_again,
         )  # fmt: skip

@@ -119,10 +119,6 @@ def _schedules(found: Projection) -> Iterator[_Trial]:
 
 _DIMENSIONS = (_overlaps, _expert_ranks, _shards, _schedules)
 OBJECTIVES: Mapping[Objective, str] = {"time": "t", "cost": "usd_per_mtoken", "energy": "j_per_token"}
-#: Standard deviation of the logarithm of projected over measured among steps of one model on as many of the same
-#: devices, by one framework in one precision, families left out: 75 steps in 19 such groups (``fit_profiles.py``;
-#: 0.105 over all steps). What all splits are off by alike does not make one the winner.
-SPLIT_SPREAD = 0.052
 _DEGREES = ("gpus", "dp", "m1", "m2", "pp", "ep", "micro_batch", "precision")
 _SECONDS_PER_HOUR = 3600
 _MILLION = 1e6
@@ -315,6 +311,7 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
         node do not make another split. 0 where nothing is fitted.
         """
         best: list[Floats] = []
+        spread = named(None).split_spread
         for rules, found in zip(self.rule_sets, self.found, strict=True):
             if (
                 not isinstance(rules, CorrectedRules)
@@ -325,10 +322,10 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
             split = found.candidates
             least = found.least * (split.gpus if self.request.objective == "cost" else 1.0)
             order = np.argsort(least, kind="stable")
-            order = order[least[order] < np.exp(REACH * SPLIT_SPREAD) * least.min(initial=np.inf)]
+            order = order[least[order] < np.exp(REACH * spread) * least.min(initial=np.inf)]
             first, _ = distinct([getattr(split, name)[order] for name in _DEGREES])
             best.append(least[order[first]])
-        return winners_curse(np.concatenate(best), SPLIT_SPREAD)
+        return winners_curse(np.concatenate(best), spread)
 
     def front(self) -> pd.DataFrame:
         """Configurations that none of the same strategy beats in time, devices and memory at once; where least energy

@@ -491,7 +491,7 @@ class CorrectedRules:
         many tokens on a rank; the others know nothing of experts.
         """
         parallel = functools.partial(self._layer_parallel, one)
-        if self.strategy == "2d" or self.software[0].copied:
+        if self.strategy == "2d" or self.software[0].fsdp:
             return self.layers(parallel())
         m1, precision, tokens = one["m1"], one["precision"], one["micro_batch"] * self.space.sequence // one["m2"]
         keys = (True, m1, one["m2"], one["micro_batch"], precision), (False, m1, tokens, one["ep"], precision)
@@ -509,8 +509,8 @@ class CorrectedRules:
 
     def _layer_times(self, s: Splits) -> LayerTimes:
         columns = {name: getattr(s, name) for name in _LAYER_KEY}
-        if self.software[0].copied:
-            columns["zero"] = np.where(s.zero == 3, 3, 1)
+        if self.software[0].fsdp:
+            columns["zero"] = np.where(s.zero > 1, s.zero, 1)
         first, key = distinct(list(columns.values()))
         keys = [{name: int(column[index]) for name, column in columns.items()} for index in first]
         built = [self._layers_of(one) for one in with_progress(keys, f"{self.strategy}: layers", "splits")]
