@@ -84,9 +84,10 @@ def under_way(s: Splits, stage: StageType, passes: Ints, kept_bytes: Floats) -> 
         return plain
     # Forwards before the first backward, in groups of as many as there are stages through chunk after chunk
     ahead = np.minimum(2 * (stages - rank - 1) + (chunks - 1) * stages + 1, passes * chunks)
-    kept = _kept(stage, stages, ahead, np.zeros_like(ahead))
     if len({id(chunk) for chunk in stage.chunks}) == 1:
-        return kept
+        alike: Floats = ahead[:, None] * stage.chunks[0].layers.astype(float)
+        return alike
+    kept = _kept(stage, stages, ahead, np.zeros_like(ahead))
     # Then one forward, one backward: most is kept where either goes on to a chunk of other layers
     most = (kept_bytes * kept).sum(axis=1)
     for turn in range(chunks):
@@ -123,13 +124,12 @@ def split_kept_bytes(s: Splits, stage: StageType, passes: Ints, kept: Floats, la
 def _kept(stage: StageType, stages: int, forwards: Ints, backwards: Ints) -> Floats:
     """[candidate, kind]: layers of so many forwards through the chunks less those of backwards, last chunk first."""
     chunks = len(stage.chunks)
-    kept = np.zeros((len(forwards), len(stage.layers)))
-    for number, chunk in enumerate(stage.chunks):
-        made, freed = (
-            count // (chunks * stages) * stages + np.clip(count % (chunks * stages) - turn * stages, 0, stages)
-            for count, turn in ((forwards, number), (backwards, chunks - 1 - number))
-        )
-        kept += (made - freed)[:, None] * chunk.layers
+    turn = stages * np.arange(chunks)
+    made, freed = (
+        (count // (chunks * stages) * stages)[:, None] + np.clip((count % (chunks * stages))[:, None] - turn, 0, stages)
+        for count in (forwards, backwards)
+    )
+    kept: Floats = (made - freed[:, ::-1]).astype(float) @ np.stack([chunk.layers for chunk in stage.chunks])
     return kept
 
 

@@ -300,9 +300,10 @@ class CorrectedRules:
             name: np.zeros(len(splits)) for name in ("weights", "gradients", "optimizer", "activations", "logits")
         }
         worst = np.full(len(splits), -1.0)
+        held, kept = self._parameters(splits), self._activations(splits)
         for group, types in self._by_stages(splits):
             part = splits.take(group)
-            parameters, activations = self._parameters(part), self._activations(part)
+            parameters, activations = ((a[group], b[group], c[group]) for a, b, c in (held, kept))
             for stage in types:
                 one = self._stage_memory(part, stage, parameters, activations, global_batch)
                 total = sum(one.values())
