@@ -18,7 +18,15 @@ from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.projection.frameworks import named
 from tracelens.predict.projection.projection_options import RuleSet
 from tracelens.predict.projection.search import winners_curse
-from tracelens.predict.projection.search.request import Request, _expert_ranks, _shards, answer, parse_axes, refined
+from tracelens.predict.projection.search.request import (
+    Request,
+    _expert_ranks,
+    _schedules,
+    _shards,
+    answer,
+    parse_axes,
+    refined,
+)
 from tracelens.predict.projection.search.systems import Figures
 from tracelens.predict.projection.step import project
 from tracelens.predict.workload.model_config import ModelConfig
@@ -125,6 +133,24 @@ def test_dimensions_outside_the_table_are_tried(model: str, degrees: dict[str, o
     assert found.found.step_us < first.step_us
     assert found.found.infeasible is None
     assert found.found.parallel.global_batch == first.parallel.global_batch
+
+
+def test_dualpipe_is_tried_with_exchanges_beside_computing_and_expert_ranks_that_make_room() -> None:
+    """DeepSeek-V3 as ``search`` splits it on 2,048 H800: weights held twice fit with 32 expert ranks, not with 16. Where
+    nothing is exchanged or nothing is piped, there is no such trial.
+    """
+    p = ParallelConfig.of(
+        ranks=2048, global_batch=15360, cp=2, pp=16, ep=16, precision="fp8",
+        recompute="selective", recompute_modules=("layernorm", "mlp_act", "moe_act"),
+    )  # fmt: skip
+    model, system = ModelConfig.load("deepseek-v3"), System.load("dgx-h800")
+    first = project(model, p, system, sequence=4096, schedule="zb-h1")
+    assert first.but(replace(p, ep_overlap=True), "dualpipe").infeasible is not None
+    found = refined(first, headroom=0.06)
+    assert found.changes == (("schedule", "dualpipe"), ("vpp", "1"), ("ep-overlap", ""), ("ep", "32"))
+    assert found.found.step_us < 0.9 * first.step_us
+    for other in (first.but(replace(p, ep=1, cp=1, dp=128), "zb-h1"), first.but(replace(p, pp=1, dp=1024), None)):
+        assert not any("ep-overlap" in options for options, _ in _schedules(other))
 
 
 def test_shards_within_a_node_and_tensor_ranks_of_experts_are_among_them() -> None:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Schedules that only the event graph knows.
-_FURTHER = ("zb-1p", "v-half", "v-min")
+_FURTHER = ("zb-1p", "v-half", "v-min", "dualpipe")
 _SAVES = 1e-3
 
 
@@ -113,8 +113,15 @@ def _shards(found: Projection) -> Iterator[_Trial]:
 
 
 def _schedules(found: Projection) -> Iterator[_Trial]:
-    for name in _FURTHER if found.parallel.pp > 1 else ():
+    """DualPipe holds weights twice and is made for exchanges of one direction beside the other's computing: it is tried
+    with those and with more expert ranks, too.
+    """
+    p = found.parallel
+    for name in _FURTHER if p.pp > 1 else ():
         yield {"schedule": name, "vpp": "1"}, {"vpp": 1}
+    for ep in (p.ep, 2 * p.ep, 4 * p.ep) if p.ep > 1 and p.pp > 1 and p.zero < 3 else ():
+        options = {"schedule": "dualpipe", "vpp": "1", "ep-overlap": "", "ep": str(ep)}
+        yield options, {"vpp": 1, "ep_overlap": True, "ep": ep}
 
 
 _DIMENSIONS = (_overlaps, _expert_ranks, _shards, _schedules)
