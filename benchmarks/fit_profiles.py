@@ -47,15 +47,16 @@ from tracelens.types.dtypes import Precision
 #: NVIDIA/TransformerEngine).
 PULL = {
     "products": (1.05, 0.2), "attention": (1.0, 0.4), "memory": (1.3, 0.3), "scan": (4.0, 0.7),
-    "biased_experts": (1.0, 0.7), "host_us_per_op": (15.0, 1.0), "experts_us": (500.0, 1.2), "graphed": (0.6, 0.2),
-    "scale_loss": (0.01, 0.7), "grace": (2.6, 0.7),
+    "biased_experts": (1.0, 0.7), "host_us_per_op": (15.0, 1.0), "experts_us": (500.0, 1.2), "overlap_us": (500.0, 1.2),
+    "graphed": (0.6, 0.2), "scale_loss": (0.01, 0.7), "grace": (2.6, 0.7),
 }  # fmt: skip
 #: Products of one device or one precision beside the framework's own factor.
 SINGLE_PULL = 0.1
 #: An error that is usual, in ln.
 USUAL = 0.06
 _ALL = (
-    "products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "grace", "graphed", "scale_loss",
+    "products", "memory", "scan", "biased_experts", "host_us_per_op", "experts_us", "overlap_us", "grace", "graphed",
+    "scale_loss",
 )  # fmt: skip
 #: Which constants each framework's rows can tell apart.
 FITTED = {
@@ -71,9 +72,9 @@ SAME_DIE = {"h200-sxm": "h100-sxm"}
 #: Rows of a framework whose own residuals say what to expect; with fewer, those of all.
 MANY = 20
 _SCALED = ("products", "attention", "memory", "scan", "biased_experts")
-_HOSTED = ("host_us_per_op", "experts_us")
+_HOSTED = ("host_us_per_op", "experts_us", "overlap_us")
 _BARE = {"products": 1.0, "attention": 1.0, "memory": 1.0, "scan": 1.0, "biased_experts": 1.0,
-         "host_us_per_op": 0.0, "experts_us": 0.0, "scale_loss": 0.0}  # fmt: skip
+         "host_us_per_op": 0.0, "experts_us": 0.0, "overlap_us": 0.0, "scale_loss": 0.0}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +133,7 @@ def sampled(row: Mapping[str, str]) -> Row | None:
               for name in _SCALED if _matters(name, found)}  # fmt: skip
     large = 1e9
     host = {name: _step(row, {name: large, "graphed": 1.0}, graphs="none") / large for name in _HOSTED
-            if name == "host_us_per_op" or found.model.experts is not None}  # fmt: skip
+            if _hosts(name, found)}  # fmt: skip
     tokens = found.parallel.global_batch * found.sequence / found.parallel.ranks
     return Row(
         row=row, framework=framework.name, device=found.system.device.name, cpu=found.system.device.cpu,
@@ -148,6 +149,11 @@ def _matters(name: str, found: Projection) -> bool:
     if name == "scan":
         return "M" in found.model.blocks
     return name != "biased_experts" or (found.model.experts is not None and found.model.experts.bias)
+
+
+def _hosts(name: str, found: Projection) -> bool:
+    overlaps = name != "overlap_us" or found.parallel.ep_overlap
+    return name == "host_us_per_op" or (found.model.experts is not None and overlaps)
 
 
 def _step(row: Mapping[str, str], constants: Mapping[str, float], graphs: str | None = None) -> float:
@@ -187,7 +193,7 @@ class Constants:
         left = np.array([shares[one.graphs] * cpus.get(one.cpu or "", 1.0) for one in rows])
         host = sum(
             self.of(name, default) * np.array([one.host.get(name, 0.0) for one in rows])
-            for name, default in (("host_us_per_op", 5.0), ("experts_us", 0.0))
+            for name, default in zip(_HOSTED, (5.0, 0.0, 0.0), strict=True)
         )
         alone = np.cbrt(device**3 + (left * host) ** 3)
         return alone * (1 + self.of("scale_loss", 0.0) * np.array([one.lost for one in rows]))

@@ -95,6 +95,7 @@ def test_a_grace_cpu_takes_longer_for_what_a_host_does_where_that_was_fitted(dev
     grace, xeon = (megatron.software(System.load(name), "bf16") for name in (device, "b200"))
     assert grace.host_us_per_op == pytest.approx(factor * xeon.host_us_per_op)
     assert grace.experts_us == pytest.approx(factor * xeon.experts_us)
+    assert grace.overlap_us == pytest.approx(factor * xeon.overlap_us)
     assert (grace.memory, grace.graphed) == (xeon.memory, xeon.graphed)
     # Nothing of a framework whose rows ran on no Grace CPU
     assert other.software(System.load(device), "bf16").host_us_per_op == PLAIN.host_us_per_op

@@ -142,6 +142,17 @@ def test_reading_token_counts_back_costs_the_host_a_time_per_block_of_experts(ho
     assert found.step_us == pytest.approx(16 * 48 * 2 * 1e6, rel=0.01)
 
 
+def test_exchanges_beside_another_micro_batch_cost_the_host_a_time_per_block_of_experts(hopper: System) -> None:
+    """As often, and nothing where exchanges are not overlapped, or where graphs replay the step."""
+    p, model = ParallelConfig(dp=16, ep=8, micro_batches=16), ModelConfig.load("qwen3-30b-a3b")
+    slow, none = (Software(host_us_per_op=0.0, overlap_us=us) for us in (1e6, 0.0))
+    overlapped = replace(p, ep_overlap=True)
+    assert step(overlapped, hopper, model, software=slow).step_us == pytest.approx(16 * 48 * 2 * 1e6, rel=0.01)
+    for silent in (p, replace(overlapped, graphs="full")):
+        steps = [step(silent, hopper, model, software=each).step_us for each in (slow, none)]
+        assert steps[0] == steps[1]
+
+
 def test_modules_are_recomputed_alone(hopper: System) -> None:
     """The feed-forward blocks' forward once more: their products, their norms, their collectives."""
     none, some, full = (

@@ -294,8 +294,9 @@ def _fuses_adapters(row: Mapping[str, str]) -> bool:
     takes Transformer Engine 2.7 (lora_layers.py of Megatron-Bridge), as containers of v5.1 have.
     """
     release = re.search(r"MLPerf v(\d+\.\d+)", row.get("framework", ""))
-    is_nemo = release is not None and Framework.load(row["framework"]).name == "megatron"
-    return is_nemo and _whole(row, "tp", 1) == 1 and float(release[1]) >= 5.1
+    if release is None or Framework.load(row["framework"]).name != "megatron":
+        return False
+    return float(release[1]) >= 5.1 and _whole(row, "tp", 1) == 1
 
 
 def recipe_of(row: Mapping[str, str]) -> Recipe | None:

@@ -165,7 +165,7 @@ class Job:
 
     @functools.cached_property
     def _host(self) -> Software:
-        return self.software.left(self.parallel.graphs)
+        return self.software.left(self.parallel.graphs, overlaps=self._pairs)
 
     @functools.cached_property
     def routes(self) -> Sequence[schedules.Route]:

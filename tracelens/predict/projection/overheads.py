@@ -92,6 +92,8 @@ LARGE = 16384
 _RANKS_WITHOUT_LOSS = 8
 #: A Mamba-2 block's scan.
 SCAN = frozenset({"mamba.scan"})
+#: What ``Software`` has of the host.
+_HOSTED = ("host_us_per_op", "experts_us", "overlap_us")
 #: From wide to narrow.
 _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
@@ -103,7 +105,9 @@ class Software(Record, frozen=True, kw_only=True):
     that streams memory; ``scan`` a state-space scan, ``biased_experts`` grouped products
     with a bias, which run outside of the fused path. ``host_us_per_op`` is the host's time per launched operation: a
     kernel takes 3-5 us, and an operation is at least one. ``experts_us``: what it takes longer in a pass over a block
-    of experts, whose token counts it reads back. ``graphed``: the share of all this that partial graphs leave, as
+    of experts, whose token counts it reads back; ``overlap_us``: and longer still where exchanges overlap another
+    micro-batch, for which passes are cut into pieces on two streams, each with its own call of autograd ("extra cpu
+    overhead", NVIDIA/Megatron-LM pull request 2184). ``graphed``: the share of all this that partial graphs leave, as
     found on published steps; of the whole step, nothing. ``gathers_again``: the share of its gather that FSDP repeats
     for the backward of a layer which is not recomputed in full; 0: weights stay gathered from the forward on.
     ``scale_loss``: the share that a step takes longer per e-fold of ranks beyond eight, as stragglers, jitter and
@@ -119,6 +123,7 @@ class Software(Record, frozen=True, kw_only=True):
     biased_experts: float = 1.0
     host_us_per_op: float = 5.0
     experts_us: float = 0.0
+    overlap_us: float = 0.0
     graphed: float = 0.6
     gathers_again: float = 1.0
     scale_loss: float = 0.0
@@ -130,7 +135,7 @@ class Software(Record, frozen=True, kw_only=True):
         for name in ("products", "attention", "memory", "scan", "biased_experts", "rotary"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("host_us_per_op", "experts_us", "graphed", "gathers_again", "scale_loss", "fsdp", "separate"):
+        for name in (*_HOSTED, "graphed", "gathers_again", "scale_loss", "fsdp", "separate"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 
@@ -160,11 +165,12 @@ class Software(Record, frozen=True, kw_only=True):
 
     def hosted(self, factor: float) -> Software:
         """With the host's times multiplied."""
-        return replace(self, host_us_per_op=factor * self.host_us_per_op, experts_us=factor * self.experts_us)
+        return replace(self, **{name: factor * getattr(self, name) for name in _HOSTED})
 
-    def left(self, graphs: Graphs) -> Software:
-        """What graphs leave to the host."""
-        return self.hosted({"none": 1.0, "partial": self.graphed, "full": 0.0}[graphs])
+    def left(self, graphs: Graphs, *, overlaps: bool = False) -> Software:
+        """What graphs leave to the host, of passes whose exchanges overlap another micro-batch's or do not."""
+        found = replace(self, experts_us=self.experts_us + overlaps * self.overlap_us)
+        return found.hosted({"none": 1.0, "partial": self.graphed, "full": 0.0}[graphs])
 
 
 def later_us(device_us: Any, host_us: Any) -> Any:
