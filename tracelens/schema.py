@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from tracelens.errors import UsageError
 from tracelens.registry import mark
@@ -54,52 +57,14 @@ _UNITS = {
 _QUANTITY = {"TFLOPS/s": "compute rate", "TB/s": "bandwidth", "GB/s": "bandwidth"} | dict.fromkeys(
     ("µs", "ms", "s"), "time"
 )
-#: Words after which the quantity would say nothing new.
-_SAY_QUANTITY = frozenset({
-    "throughput", "bandwidth", "time", "duration", "start", "end", "skew", "latency", "gap", "period", "offset",
-    "residual", "cost", "bubble", "transfer", "token", "first", "estimate", "bins", "at", "change", "low", "high",
-})  # fmt: skip
-#: What keys say in short.
-_WORDS = {
-    "hbm": "HBM", "deepep": "DeepEP", "gpu": "GPU", "cpu": "CPU", "gflops": "GFLOP", "tflops": "TFLOPS", "op": "op",
-    "eplb": "with EPLB", "num": "number of", "dur": "duration", "nccl": "NCCL", "comm": "communication",
-    "avg": "mean", "msg": "message", "p2p": "send/recv", "flops": "FLOPS", "dtype": "type", "dims": "shapes",
-    "nelems": "elements", "algo": "algorithm", "e2e": "end to end", "ttft": "to the first token", "tpot": "per token",
-    "sm": "SM",
-}  # fmt: skip
-#: Keys, without statistic, whose title is not their words.
-_TITLES = {
-    "effective_bus_gb_s_shortest": "Effective bus bandwidth, shortest call (GB/s)",
-    "hbm_mb": "HBM data moved (MB)", "copied_mb": "Data copied (MB)", "wire_mb": "Interconnect data (MB)",
-    "expected_remote_mb": "Expected remote data (MB)", "remote_from": "Remote data from", "rows": "Exchanged rows",
-    "rows_from": "Exchanged rows from", "operation_count": "Calls", "percent": "Share (%)",
-    "cumulative_percent": "Cumulative share (%)", "known_percent": "Known work (%)",
-    "flops_per_byte": "Arithmetic intensity (FLOP/byte)", "gflops": "Work (GFLOP)",
-    "direct_us": "Direct kernel time (µs)", "subtree_us": "Subtree kernel time (µs)", "line": "Called from",
-    "kernel_details_short": "Main kernels",
-    "above_roofline_us": "Time above roofline (µs)", "group_name": "Process group",
-    "group_ranks": "Process group ranks", "in_nelems": "Elements in", "out_nelems": "Elements out",
-    "in_mb": "Message in (MB)", "out_mb": "Message out (MB)", "in_split": "Split sizes in",
-    "out_split": "Split sizes out", "full_mb": "Full message (MB)", "dtype": "Element type", "dtypes": "Element types",
-    "host_self_us": "Host self time (µs)",
-    "kernel_self_us": "Kernel self time (µs)", "first_us": "First runs (µs)", "first_calls": "First runs",
-    "recompute_calls": "Repeated runs", "recompute_us": "Repeated runs (µs)", "both_us": "Both busy (µs)",
-    "busy_a_us": "Busy A (µs)", "busy_b_us": "Busy B (µs)", "percent_of_a": "Share of A (%)",
-    "percent_of_b": "Share of B (%)", "device_a": "Device A", "device_b": "Device B", "stream_a": "Stream A",
-    "stream_b": "Stream B", "tokens_s": "Throughput (tokens/s)", "end_mb": "At snapshot (MB)",
-    "first_mb": "At start (MB)", "last_mb": "At end (MB)", "time_us": "Time (µs)", "at_us": "At (µs)",
-    "points": "Collectives used",
-    "size_imbalance": "Size imbalance", "p2p_exposed_us": "Exposed send/recv (µs)",
-    "queue_empty_us": "Queue empty (µs)", "exposed_comm_us": "Exposed communication time (µs)",
-    "measured_over_model": "Measured / model", "slowest_wait_us": "Wait time of the slowest (µs)",
-    "others_wait_us": "Wait time of the others (µs)", "wait_per_rank_us": "Wait time per rank (µs)",
-    "outside_us": "During neighboring steps (µs)", "left_out_us": "Left out (µs)",
-    "recorded_us": "By the profile (µs)",
-    "perf_params": "Perf model parameters", "src_rank": "From rank", "dst_rank": "To rank", "file": "File",
-    "call": "Call", "gap_before_us": "Gap before (µs)", "own_us": "Own time (µs)",
-    "achievable_own_us": "Own time, achievable (µs)", "roofline_own_us": "Own time at the roofline (µs)",
-    "headroom_us": "Headroom (µs)", "hidden": "Width of a row",
-}  # fmt: skip
+
+
+@cache
+def _titles() -> dict[str, Any]:
+    """What keys say in short (``words``, of a perf model's dimensions ``parameter_words``), ``titles`` of keys without
+    statistic that are not their words, and words after which the quantity would say nothing new (``say_quantity``).
+    """
+    return msgspec.json.decode(Path(__file__).with_name("titles.json").read_bytes())
 
 
 class TableColumn(Record, frozen=True, kw_only=True):
@@ -207,16 +172,17 @@ def column_title(key: str) -> str:
     """
     base, statistic = split_statistic(key)
     said = f", {statistic}" if statistic else ""
-    if base in _TITLES:
-        title, bracket, rest = _TITLES[base].partition(" (")
+    told = _titles()
+    if base in told["titles"]:
+        title, bracket, rest = told["titles"][base].partition(" (")
         return f"{title}{said}{bracket}{rest}"
     ending = next((each for each in _UNITS if f"_{base}".endswith(each)), "")
     unit = _UNITS.get(ending, "")
     words = f"_{base}".removesuffix(ending).lstrip("_").split("_")
     if words[:2] == ["percent", "of"]:
         words, unit = ["share", "of", *words[2:]], "%"
-    text = " ".join(_WORDS.get(each, each) for each in words)
-    if unit in _QUANTITY and text.rpartition(" ")[2] not in _SAY_QUANTITY:
+    text = " ".join(told["words"].get(each, each) for each in words)
+    if unit in _QUANTITY and text.rpartition(" ")[2] not in told["say_quantity"]:
         text = f"{text} {_QUANTITY[unit]}".lstrip()
     return f"{text[:1].upper()}{text[1:]}{said}{f' ({unit})' if unit else ''}"
 
@@ -240,13 +206,8 @@ def column_for(key: str, columns: ColumnSet) -> TableColumn:
     return TableColumn(key=key, meaning="Added by an extension.", number_format=GENERAL)
 
 
-#: How names of a perf model's dimensions read: what stands before "of", and words in short.
+#: How names of a perf model's dimensions read: what stands before "of".
 _OF = {"num": "number", "dtype": "type", "shape": "shape", "stride": "stride"}
-_PARAMETER_WORDS = {
-    "elem": "element", "elems": "elements", "in": "input", "in1": "input 1", "in2": "input 2", "input1": "input 1",
-    "input2": "input 2", "out": "output", "impl": "implementation", "conv": "convolution", "topk": "top-k",
-    "convNd": "convolution", "KV": "K, V", "dtype": "type",
-}  # fmt: skip
 
 
 def _parameter_words(name: str) -> str:
@@ -255,12 +216,13 @@ def _parameter_words(name: str) -> str:
     ['M', 'd_h_qk', 'shape of input 1', 'type of A, B', 'number of elements', 'op shape']
     """
     first, *rest = name.split("_")
+    told = _titles()["parameter_words"]
     if first in _OF and rest:
-        words = [_PARAMETER_WORDS.get(word, word) for word in rest]
+        words = [told.get(word, word) for word in rest]
         return f"{_OF[first]} of {' '.join(words) if first == 'num' else ', '.join(words)}"
     if any(len(word) < 2 for word in (first, *rest)):
         return name
-    return " ".join(_PARAMETER_WORDS.get(word, word) for word in (first, *rest))
+    return " ".join(told.get(word, word) for word in (first, *rest))
 
 
 #: What a column of a perf model's dimension means.

@@ -183,12 +183,12 @@ def _sections(
     added: Mapping[str, Sheet],
 ) -> list[tuple[str, str, Markup]]:
     """(id, title, markup), top to bottom, of what there is; ``added``: sheets of extensions, by key."""
-    sheets = read.sheets
+    sheets, texts = read.sheets, page_sections.texts()
     ops = by_title(sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
     scope = scope_text(summary.scope)
     totalled = f" Totals over the {steps_text(summary.steps)}, not per step." if summary.steps else ""
     if pictures.steps:
-        totalled += page_sections.SELECT_TEXT
+        totalled += texts["select"]
     made = (
         ("verdict", "Verdict", page_sections.verdict(summary)),
         ("first", "Look here first", page_findings.look_here_first(summary, read)),
@@ -201,10 +201,10 @@ def _sections(
         *(
             (f"section-{key}", title, page_sections.table(title, tables.get(key), text))
             for key, title, text in (
-                ("ops", "Ops", page_sections.OPS_TEXT + totalled),
-                ("kernels", "Kernels", page_sections.KERNELS_TEXT + totalled),
-                ("collectives", "Collectives", page_sections.COLLECTIVES_TEXT + totalled),
-                ("cpu-ops", "CPU ops", page_sections.CPU_TEXT),
+                ("ops", "Ops", texts["ops"] + totalled),
+                ("kernels", "Kernels", texts["kernels"] + totalled),
+                ("collectives", "Collectives", texts["collectives"] + totalled),
+                ("cpu-ops", "CPU ops", texts["cpu_ops"]),
                 *((key, sheet.title, sheet.text) for key, sheet in added.items()),
             )
         ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeGuard
 
 from tracelens.analysis.page_charts import CLOCK, Drilldown, Icicle, Roofs, StepTimeline
@@ -16,7 +18,7 @@ from tracelens.report.assembly import Sheet, by_title, shown_number
 from tracelens.report.charts import Part, Point
 from tracelens.report.document import breakable, prose, shown_text
 from tracelens.report.explanation import ceilings
-from tracelens.report.markup import Content, Markup, headings, joined, tag
+from tracelens.report.markup import Content, Markup, asset, headings, joined, tag
 from tracelens.report.markup import table as scrolled
 from tracelens.schema import TableColumn
 from tracelens.types.records import Record
@@ -165,33 +167,11 @@ _UNKNOWN, _LEAST_SHARE = "unknown work", 1e-3
 #: Time on the critical path that would show as nothing.
 _LEAST_US = 0.05
 
-OPS_TEXT = (
-    "Each row is a distinct call with its time, its work and its estimate. Each kernel counts in exactly one row; "
-    "collectives have their own table. Open a row with its arrow to see how its figures were computed."
-)
-KERNELS_TEXT = "Kernels by launching op, name and stream."
-#: What a click on a row of either does, where the page has a timeline.
-SELECT_TEXT = " Select a row to see its kernels in the timeline."
-COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."
-CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
-_WINDOW_TEXT = (
-    "All times are unions of intervals, in whole nanoseconds. Compute, exposed communication, exposed copies and idle "
-    "time add up to the window. Communication is exposed while no computation runs; copies are exposed while neither "
-    "computation nor communication runs."
-)
-_IDLE_TEXT = (
-    "The launch that ends a gap splits it: before the launch the cause is the host's work, after it the device's wait. "
-    "The causes add up to the idle time of the window."
-)
-_PATH_TEXT = (
-    "The critical path is the longest chain of host work, launches and kernels that leads to the end of the typical "
-    "step, or of the window without steps. It includes idle time of the device, by cause. It excludes waits of the "
-    "chain while the device was busy."
-)
-_HEADROOM_TEXT = (
-    "Headroom is the time that a category saves if its calls of known work run at the device's achievable rates; idle "
-    "time is headroom too. The sheet headroom has the figures."
-)
+
+@cache
+def texts() -> dict[str, str]:
+    """What stands on the page whatever the trace, by name: below a title, or how figures were computed."""
+    return tomllib.loads(asset("texts.toml"))
 
 
 def verdict(summary: Summary) -> Markup:
@@ -230,7 +210,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
     if busy is not None:
         yield _tile(
             "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
-            "Time in which at least one stream ran an event, over the steps or, without steps, the window.",
+            texts()["busy_tile"],
         )  # fmt: skip
     if summary.throughput is not None:
         yield _throughput_tile(summary.throughput)
@@ -247,7 +227,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
     if summary.coverage.perf_model is not None:
         yield _tile(
             "Coverage", shown_share(summary.coverage.perf_model), "of GPU time has a perf model",
-            "Share of the summed duration of device events in rows of known FLOPs or bytes. Rates cover only these.",
+            texts()["coverage_tile"],
         )  # fmt: skip
 
 
@@ -264,8 +244,7 @@ def _energy_tile(summary: Summary) -> Iterator[Markup]:
         yield _tile(
             f"Energy {'per step' if summary.steps else 'in the window'}",
             "unknown" if joules is None else f"{shown_figure(joules, 3)} J", "; ".join(below),
-            "Of the device alone: modelled from the work of its kernels and what it draws while idle "
-            "(docs/energy.md), in parentheses between which values; measured by a log of its power.",
+            texts()["energy_tile"],
         )  # fmt: skip
 
 
@@ -291,11 +270,7 @@ def _time_tile(steps: Steps | None, busy: Busy | None, together: FixesTogether |
 def _throughput_tile(rate: Throughput) -> Markup:
     value, _, of = figures.headline_text(rate).partition(" of ")
     run = figures.while_matrix_ops_run(rate)
-    note = (
-        "FLOPs of known matrix ops over the whole time, idle time included, as a share of the peak rate. While matrix "
-        f"ops run, they reach {shown_rate(rate.tflops_s)} TFLOPS/s. Achievable is the best rate measured on such a "
-        "device; the sources are at the end of this page."
-    )
+    note = texts()["throughput_tile"].format(tflops_s=shown_rate(rate.tflops_s))
     if not value:
         return _tile("Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s", run, note)
     return _tile("Share of peak", value, f"of {of}; {run}", note)
@@ -356,14 +331,12 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequenc
         _idle_table(summary),
         _path_table(path, whole),
         how(
-            _WINDOW_TEXT if summary.busy is not None else None,
-            f"The bar shows the share of each category in {unit} time. The table shows how long at least one event of "
-            "the category ran; with overlap and idle time its rows add up to the whole.",
-            "Rates divide by the time of the category's kernels. TB/s counts each operand in device memory once; GB/s "
-            "of links and PCIe include waiting.",
-            _HEADROOM_TEXT if by_title(sheets, perf_summary.HEADROOM_TITLE) is not None else None,
-            _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
-            _PATH_TEXT if path is not None else None,
+            texts()["window"] if summary.busy is not None else None,
+            texts()["bar"].format(unit=unit),
+            texts()["rates"],
+            texts()["headroom"] if by_title(sheets, perf_summary.HEADROOM_TITLE) is not None else None,
+            texts()["idle"] if summary.busy is not None and summary.busy.idle_causes else None,
+            texts()["path"] if path is not None else None,
         ),
     )  # fmt: skip
 
@@ -533,12 +506,7 @@ def roofline(
         ),
         tag("div", charts.roofline_chart(points, roofs, colors), class_="wide", tabindex="0"),
         charts.legend([(name, colors[name]) for name in used[:_LEGEND]], shapes),
-        how(
-            "The x axis is FLOPs per HBM byte of a call, from the recorded shapes and types. The y axis is FLOPs over "
-            "the busy time of the call's kernels, averaged over calls. Solid roofs are the best rates measured on such "
-            "a device, dashed roofs the peak rates; their sources are at the end of this page. A mark above a dashed "
-            "roof means a wrong perf model, a wrong device figure, or data in a cache."
-        ),
+        how(texts()["roofline"]),
     )
 
 
@@ -611,14 +579,8 @@ def timeline(
         *_device_lines(power or {}, what),
         how(
             None if drawn.step is None else "This is the complete step whose time is nearest the median.",
-            "The upper lanes show ops, annotations, modules and runtime calls by thread. Python frames are not drawn; "
-            "the details of a box name the line. The lower lanes show streams, in the colors of the categories. A "
-            "rectangle of several short events has the color of the longest and is as high as its busy share. "
-            "Arrows lead from a launch to its kernel.",
-            None
-            if drawn.idle is None
-            else "The lane idle shows when no stream was busy: the height of a column is the idle share of its time. "
-            "Zoom in for single gaps and their causes.",
+            texts()["lanes"],
+            None if drawn.idle is None else texts()["idle_lane"],
             unseen,
         ),
     )
@@ -635,7 +597,7 @@ def drill(drawn: Drilldown | None, scope: str) -> Markup | None:
         tag("h2", "Drill down"),
         tag("p", f"Device time of {scope} by category, then op, kernel, {last}. Select a name to open it."),
         _drawing("drill"),
-        how("Times are summed durations of device events. The row of an op has its rates and its roofline."),
+        how(texts()["drill"]),
     )
 
 
@@ -654,7 +616,7 @@ def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
             part["at_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op)
         )
         drawn.append(tag("figure", tag("figcaption", str(device)), tag("div", chart, class_="wide", tabindex="0")))
-    text = "Memory that the allocators handed out during the recording. The label names the op open at the peak."
+    text = texts()["memory"]
     return joined(tag("h2", "Memory"), tag("p", text), *drawn) if drawn else None
 
 
@@ -672,8 +634,8 @@ def tree(drawn: Icicle | None, scope: str) -> Markup | None:
         _drawing("icicle"),
         how(
             f"The width of a box is its share {of}. Equal paths are added up over the window.",
-            "Backward ops stand below the module of their forward op, because their own thread has no module frames.",
-            "Modules of one class in the same place are one box: DecoderLayer x24 stands for 24 of them.",
+            texts()["tree_backward"],
+            texts()["tree_alike"],
         ),
     )
 
