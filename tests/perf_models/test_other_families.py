@@ -186,6 +186,15 @@ def test_max_pooling_writes_positions():
     assert model.hbm_bytes() == 2 * (10 * 64 * 112 * 112 + out) + 8 * out
 
 
+def test_a_window_of_one_size_has_it_along_every_dim():
+    shapes = ((2, 3, 4, 4, 4), (2, 3, 8, 8, 8), (), ())
+    dense, short = (
+        read("aten::avg_pool3d_backward", shapes=shapes, dtypes=("float", "float"), scalars=("", "", window, "[2]"))
+        for window in ("[2, 2, 2]", "[2]")
+    )
+    assert dense.flops() == short.flops() == 2 * 2 * 2 * (2 * 3 * 4 * 4 * 4)
+
+
 POOLED = {"shapes": ((10, 64, 112, 112), *[()] * 5), "dtypes": ()}
 OF_POOLED = OpSignature(name="MaxPool2DWithIndicesBackward0", shapes=((10, 64, 56, 56),))
 
