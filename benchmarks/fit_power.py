@@ -17,10 +17,13 @@ rest is what ran before: the kernel measured before it, or set-up. Most read too
 three, and for others the upper quarter (an error above them counts a third).
 
 ``loop`` is the error of energies that are fitted with that law: a share ``before`` per table says how much of the
-second before a loop was as busy as the loop, and readings weigh by their own share. What devices draw by these energies
-is ``drawn`` times the readings, and ``own`` how far that is from readings of which more than ``MOSTLY_OWN`` is the
-kernel's. Rows of ``EAGER`` that take more than twice what the device's rates allow are in the fit and in the errors of
-all, not among the settled: the host paces such a loop, its kernel is shorter.
+second before a loop was as busy as the loop, or, where the order of the cases is known (``ORDERS``), as what ran
+``lag`` cases earlier, at its estimated time and by the same energies, or as an idle device where nothing did; products
+have a share per type, as their weights are made in different ways. ``lag`` is fitted, too: of TensorRT-LLM's products
+it is how many devices a node has, 8 on B200 and 4 on GB200. Readings weigh by their own share. What devices draw by
+these energies is ``drawn`` times the readings, and ``own`` how far that is from readings of which more than
+``MOSTLY_OWN`` is the kernel's. Rows of ``EAGER`` that take more than twice what the device's rates allow are in the fit
+and in the errors of all, not among the settled: the host paces such a loop, its kernel is shorter.
 
 ``--write`` puts energies fitted on all groups into the device files, ``--errors`` the errors into a table.
 """
@@ -31,8 +34,9 @@ import argparse
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -69,6 +73,25 @@ SAMPLE_S, MEAN_S = 0.1, 1.0
 LAYERS, WARM_UPS, OTHERS_WARM_UPS = "module", 20, 6
 #: Readings of which so much is the kernel's are what it draws.
 MOSTLY_OWN = 0.8
+#: In which order collectors run their cases, the slowest columns first, those of one bracket together, "-": downwards
+#: (collector: trtllm and vllm's collect_gemm.py, collect_attn.py and collect_computescale.py, case_generator.py).
+#: A list is of one device type and library; its devices take the next case each, so what ran before a loop is some
+#: cases earlier (``lag``).
+_HEADS = ("head_dim", "num_heads", "num_key_value_heads", "window_size")
+ORDERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "gemm trtllm": (("-n",), ("-k",), ("gemm_dtype",), ("-m",)),
+    "gemm vllm": (("-m",), ("-n",), ("-k",), ("gemm_dtype",)),
+    "context-attention": (_HEADS, ("-isl",), ("-batch_size",), ("attn_dtype", "kv_cache_dtype")),
+    "generation-attention": (_HEADS, ("batch_size",), ("step",), ("kv_cache_dtype",)),
+    "quantize-scale": (("-m",), ("-k",)),
+}
+#: Columns whose product is at most the largest in the table: larger cases were not run.
+LIMITED_BY = {
+    "context-attention": ("batch_size", "isl"), "generation-attention": ("batch_size", "step", "num_heads"),
+}  # fmt: skip
+#: Types whose weights are made in different ways before a loop: TensorRT-LLM's of NVFP4 pass through the host.
+SET_UP_BY = {"gemm": "gemm_dtype"}
+LAGS = range(1, 17)
 #: Of how many rows of about the same time the samples are compared, and which of them count as complete.
 _ALIKE, _COMPLETE = 21, 0.8
 #: Start, least and most of a constant; of ``active_w`` the most is a share of the limit.
@@ -130,6 +153,26 @@ def own_share(counts: np.ndarray, warmed_s: np.ndarray | float = 0.0) -> np.ndar
     ])  # fmt: skip
 
 
+def in_order(name: str, library: str, table: pd.DataFrame) -> pd.DataFrame | None:
+    """All cases of the list that ``table`` is a part of, in their order; None where that is unknown."""
+    order = ORDERS.get(f"{name} {library}", ORDERS.get(name))
+    if order is None:
+        return None
+    blocks = [[column.lstrip("-") for column in block] for block in order]
+    cases = pd.DataFrame({"of": [0]})
+    for block, columns in zip(order, blocks, strict=True):
+        values = table[columns].drop_duplicates()
+        values = values.sort_values(columns, ascending=[not column.startswith("-") for column in block])
+        cases = cases.merge(values.assign(of=0), on="of")
+    for dtype in (column for column in cases if column.endswith("_dtype")):
+        for size in (columns[0] for columns in blocks if len(columns) == 1 and columns != [dtype]):
+            cases = cases.merge(table[[dtype, size]].drop_duplicates(), on=[dtype, size])
+    if name in LIMITED_BY:
+        most = table[list(LIMITED_BY[name])].prod(axis=1).max()
+        cases = cases[cases[list(LIMITED_BY[name])].prod(axis=1) <= most].reset_index(drop=True)
+    return cases.drop(columns="of")
+
+
 def column_batches(name: str, table: pd.DataFrame) -> Iterator[tuple[np.ndarray, ColumnBatch]]:
     """Rows of one measured table and their batch, rows of types without estimates left out."""
     kernels = kernel_table(name)
@@ -180,10 +223,23 @@ def titles(name: str, rows: pd.DataFrame) -> pd.Series:
     return name + convolves.map({True: "-conv ", False: " "}) + rows["framework"]
 
 
+class Loop(NamedTuple):
+    """What loops of one table show: energies, the share of the second before each that was busy, and how many cases
+    earlier that was (None where the order is unknown, and the case before is as the loop's own).
+    """
+
+    row: FamilyPower
+    before: np.ndarray
+    lag: int | None
+
+
 class Family:
     """Kernels of one table by one library on one device: rows above 20 us, and their work at the measured time."""
 
-    def __init__(self, name: str, family: str, device: HardwareSpec, table: pd.DataFrame) -> None:
+    def __init__(
+        self, name: str, family: str, device: HardwareSpec, table: pd.DataFrame, every: pd.DataFrame | None = None
+    ) -> None:
+        """``every``: the table with short kernels of this library on this device, of whose cases the list is made."""
         self.table, self.name, self.device = name, family, device
         own = table[table["latency_ms"] * 1e3 > LEAST_US].reset_index(drop=True)
         counts = loop_samples(own)
@@ -200,6 +256,26 @@ class Family:
         kernels = kernel_table(name)
         keys = [key for key in (GROUPS[name] if kernels is None else kernels.groups) if key in own]
         self.half = halves(own, keys)
+        set_up = SET_UP_BY.get(name)
+        self.types = np.zeros(len(own), int) if set_up is None else pd.factorize(own[set_up], sort=True)[0]
+        self.cases = in_order(name, family.rpartition(" ")[2], table if every is None else every)
+        self._earlier: dict[int, KernelWork] = {}
+        if self.cases is not None:
+            columns = list(self.cases)
+            places = self.cases.assign(place=np.arange(len(self.cases)))
+            self.places = own[columns].merge(places, on=columns, how="left")["place"].to_numpy(int)
+
+    def earlier(self, lag: int) -> KernelWork:
+        """Of each row what was measured ``lag`` cases earlier, in estimated times; NaN where nothing was."""
+        if lag not in self._earlier:
+            assert self.cases is not None
+            cases = self.cases.iloc[np.maximum(self.places - lag, 0)].reset_index(drop=True)
+            rows = pd.concat([self.rows.drop(columns=["latency_ms", *cases]), cases], axis=1)
+            us = estimate(self.table, rows)["time_us"].to_numpy(float)
+            found = self._work(rows.assign(latency_ms=us * 1e-3))
+            assert found is not None
+            self._earlier[lag] = replace(found, time_us=np.where(self.places < lag, np.nan, found.time_us))
+        return self._earlier[lag]
 
     def _work(self, rows: pd.DataFrame) -> KernelWork | None:
         us = rows["latency_ms"].to_numpy(float) * 1e3
@@ -233,38 +309,43 @@ class Family:
 
     def fit(self, base: PowerConstants, rows: np.ndarray) -> FamilyPower:
         """On some rows, by logarithms, which see by how much an estimate is too small."""
-        settled = self.settled[rows]
+        assert self.work is not None
+        work, settled, target = part_of(self.work, rows), self.settled[rows], np.log(self.watts[rows])
 
-        def weighed(off: np.ndarray) -> np.ndarray:
+        def weighed(values: Mapping[str, float]) -> np.ndarray:
+            off = np.log(kernel_power(with_row(base, self.name, row_of(values)), work).power_w) - target
             return np.where(settled, SETTLED_WEIGHT * off, np.where(off > 0, LAG_WEIGHT * off, off))
 
-        return row_of(self._descended(base, rows, self.bounds(), weighed))
+        return row_of(descended(self.bounds(), weighed)[0])
 
-    def fit_loop(self, base: PowerConstants, rows: np.ndarray) -> tuple[FamilyPower, float]:
-        """What the device draws where readings are what such a loop shows, and the share ``before``."""
-        own = SETTLED_WEIGHT * self.own[rows]
-        values = self._descended(base, rows, {**self.bounds(), "before": BOUNDS["before"]}, lambda off: own * off)
-        return row_of(values), values["before"]
+    def fit_loop(self, base: PowerConstants, rows: np.ndarray) -> Loop:
+        """What the device draws where readings are what such a loop shows, and what ran before."""
+        own, target = SETTLED_WEIGHT * self.own[rows], np.log(self.watts[rows])
+        shares = {f"before.{each}": BOUNDS["before"] for each in range(self.types.max() + 1)}
+        bounds = {**self.bounds(), **shares}
 
-    def _descended(
-        self, base: PowerConstants, rows: np.ndarray, bounds: Bounds, weighed: Callable[[np.ndarray], np.ndarray]
-    ) -> dict[str, float]:
-        """The constants from the best of ``STARTS``; ``weighed``: of logarithms of estimates over readings."""
+        def loop_of(values: Mapping[str, float], lag: int | None) -> Loop:
+            return Loop(row_of(values), np.array([values[name] for name in shares])[self.types], lag)
+
+        def off(values: Mapping[str, float], lag: int | None) -> np.ndarray:
+            return own * (np.log(self.shown(base, loop_of(values, lag), rows)) - target)
+
+        values, _ = descended(bounds, partial(off, lag=None))
+        if self.cases is None:
+            return loop_of(values, None)
+        nearest = sorted(LAGS, key=lambda lag: float((off(values, lag) ** 2).sum()))[:2]
+        made = [(descended(bounds, partial(off, lag=lag), values), lag) for lag in nearest]
+        (values, _), lag = min(made, key=lambda each: each[0][1])
+        return loop_of(values, lag)
+
+    def shown(self, base: PowerConstants, loop: Loop, rows: np.ndarray) -> np.ndarray:
+        """Readings of loops of some rows: their own watts, and a share of what ran before them."""
         assert self.work is not None
-        work, own, target = part_of(self.work, rows), self.own[rows], np.log(self.watts[rows])
-        low, high = (np.log([each[side] for each in bounds.values()]) for side in (1, 2))
-
-        def named(x: np.ndarray) -> dict[str, float]:
-            return dict(zip(bounds, np.exp(x).tolist(), strict=True))
-
-        def off(x: np.ndarray) -> np.ndarray:
-            values = named(x)
-            drawn = kernel_power(with_row(base, self.name, row_of(values)), work).power_w
-            return weighed(np.log(shown(base, drawn, own, values.get("before", 1.0))) - target)
-
-        starts = (np.log([by * each[0] for each in bounds.values()]).clip(low, high) for by in STARTS)
-        x, _ = min((gauss_newton(off, start, low, high, _DESCENT) for start in starts), key=lambda made: made[1])
-        return named(gauss_newton(off, x, low, high, _DESCENT)[0])
+        constants = with_row(base, self.name, loop.row)
+        drawn = earlier = kernel_power(constants, part_of(self.work, rows)).power_w
+        if loop.lag is not None:
+            earlier = kernel_power(constants, part_of(self.earlier(loop.lag), rows)).power_w
+        return shown(base, drawn, self.own[rows], loop.before[rows], np.nan_to_num(earlier, nan=base.idle_w))
 
     def unseen(self, base: PowerConstants) -> tuple[np.ndarray, np.ndarray]:
         """Estimates over readings by the energies of the other half, at measured and at estimated times."""
@@ -276,19 +357,19 @@ class Family:
             at_estimate[of] = self.ratios(base, made, self.estimated_us)[of]
         return ratio, at_estimate
 
-    def unseen_loop(self, base: PowerConstants) -> tuple[np.ndarray, np.ndarray, float, float]:
-        """What a loop shows by energies of the other half, and what the device draws, over readings; ``before``; draw
-        over settled readings.
+    def unseen_loop(self, base: PowerConstants) -> tuple[np.ndarray, np.ndarray, Loop, float]:
+        """What a loop shows by energies of the other half, and what the device draws, over readings; the loop by those
+        of all; draw over settled readings.
         """
         ratio, drawn = np.ones((2, len(self.watts)))
         for side in (0, 1):
             of = self.half == side
-            row, before = self.fit_loop(base, ~of)
-            drawn[of] = self.ratios(base, row)[of]
-            ratio[of] = (shown(base, drawn * self.watts, self.own, before) / self.watts)[of]
-        row, before = self.fit_loop(base, np.ones(len(ratio), bool))
-        over = self.ratios(base, row)[self.settled if self.settled.any() else slice(None)]
-        return ratio, drawn, before, float(np.median(over))
+            loop = self.fit_loop(base, ~of)
+            drawn[of] = self.ratios(base, loop.row)[of]
+            ratio[of] = self.shown(base, loop, of) / self.watts[of]
+        loop = self.fit_loop(base, np.ones(len(ratio), bool))
+        over = self.ratios(base, loop.row)[self.settled if self.settled.any() else slice(None)]
+        return ratio, drawn, loop, float(np.median(over))
 
     def ratios(self, base: PowerConstants, row: FamilyPower, us: np.ndarray | None = None) -> np.ndarray:
         assert self.work is not None
@@ -296,9 +377,37 @@ class Family:
         return kernel_power(with_row(base, self.name, row), work).power_w / self.watts
 
 
-def shown(base: PowerConstants, drawn: np.ndarray, own: np.ndarray, before: float) -> np.ndarray:
-    """Readings of loops that draw so much, of which a share is their own."""
-    return base.idle_w + (own + (1 - own) * before) * (drawn - base.idle_w)
+def shown(
+    base: PowerConstants,
+    drawn: np.ndarray,
+    own: np.ndarray,
+    before: np.ndarray | float,
+    earlier: np.ndarray | float | None = None,
+) -> np.ndarray:
+    """Readings of loops that draw so much, of which a share is their own, after what drew ``earlier`` (the same)."""
+    earlier = drawn if earlier is None else earlier
+    return base.idle_w + own * (drawn - base.idle_w) + (1 - own) * before * (earlier - base.idle_w)
+
+
+def descended(
+    bounds: Bounds, off: Callable[[Mapping[str, float]], np.ndarray], first: Mapping[str, float] | None = None
+) -> tuple[dict[str, float], float]:
+    """The constants that make the squares of ``off`` least, from ``first`` or the best of ``STARTS``; their sum."""
+    low, high = (np.log([each[side] for each in bounds.values()]) for side in (1, 2))
+
+    def named(x: np.ndarray) -> dict[str, float]:
+        return dict(zip(bounds, np.exp(x).tolist(), strict=True))
+
+    def errors(x: np.ndarray) -> np.ndarray:
+        return off(named(x))
+
+    starts = [np.log([by * each[0] for each in bounds.values()]) for by in STARTS]
+    if first is not None:
+        starts = [np.log([first[name] for name in bounds])]
+    made = (gauss_newton(errors, start.clip(low, high), low, high, _DESCENT) for start in starts)
+    x, _ = min(made, key=lambda each: each[1])
+    x, error = gauss_newton(errors, x, low, high, _DESCENT)
+    return named(x), error
 
 
 def row_of(values: Mapping[str, float]) -> FamilyPower:
@@ -339,7 +448,8 @@ def report(
     the row of the table of errors.
     """
     ratio, at_estimate = family.unseen(base)
-    looped, drawn, before, over = family.unseen_loop(base)
+    looped, drawn, loop, over = family.unseen_loop(base)
+    before, lag = float(loop.before.mean()), "" if loop.lag is None else loop.lag
     energy = at_estimate * family.estimated_us / (family.rows["latency_ms"].to_numpy(float) * 1e3)
     row = family.fit(base, np.ones(len(ratio), bool))
     settled, near = family.settled & ~family.paced, scatter(family)
@@ -352,8 +462,8 @@ def report(
     if not quiet:
         cells = " | ".join(mean_median(each) for each in shown_errors.values())
         print(
-            f"| {family.name} | {family.device.name} | {len(ratio)} | {int(settled.sum())} | {before:.2f} | {over:.2f} "
-            f"| {cells} | {constants_text(row)}", flush=True,
+            f"| {family.name} | {family.device.name} | {len(ratio)} | {int(settled.sum())} | {before:.2f} | {lag} "
+            f"| {over:.2f} | {cells} | {constants_text(row)}", flush=True,
         )  # fmt: skip
     seen = ratio[settled] if settled.sum() >= ENOUGH else ratio
     low, high = np.percentile(1 / seen, (10, 90))
@@ -361,7 +471,7 @@ def report(
     kind, _, library = family.name.partition(" ")
     cells_of = {
         "family": kind, "library": library, "device": family.device.name, "rows": len(ratio),
-        "settled": int(settled.sum()), "before": round(before, 2), "drawn_over_readings": round(over, 2),
+        "settled": int(settled.sum()), "before": round(before, 2), "lag": lag, "drawn_over_readings": round(over, 2),
     }  # fmt: skip
     for name, column in CSV_COLUMNS.items():
         errors = shown_errors[name]
@@ -413,7 +523,7 @@ def main() -> None:
     found: Errors = {}
     timed = [f"{what}{time}, {which}" for what, time in FIGURES for which in ("settled", "all")]
     columns = ["scatter", "drawn, own", *timed]
-    print(f"| family | device | rows | settled | before | drawn | {' | '.join(columns)} |")
+    print(f"| family | device | rows | settled | before | lag | drawn | {' | '.join(columns)} |")
     errors: list[dict[str, object]] = []
     for name in sorted({name for table in tables.values() for name in table["device"].unique()}):
         device = HardwareSpec.load(str(name))
@@ -427,7 +537,8 @@ def main() -> None:
         for family_name, table in tables.items():
             long = table[(table["device"] == name) & (table["latency_ms"] * 1e3 > LEAST_US)]
             for title, own in long.groupby(titles(family_name, long)):
-                family = Family(family_name, str(title), device, own) if len(own) >= ENOUGH else None
+                every = table[(table["device"] == name) & table["framework"].isin(own["framework"])]
+                family = Family(family_name, str(title), device, own, every) if len(own) >= ENOUGH else None
                 if family is not None and family.work is not None:
                     made[family.name], cells = report(family, base, found, quiet=args.quiet)
                     errors.append(cells)

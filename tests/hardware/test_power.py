@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelens as tl
-from benchmarks.fit_power import MOSTLY_OWN, Family, loop_samples, own_share, samples, shown
+from benchmarks.fit_power import MOSTLY_OWN, Family, in_order, loop_samples, own_share, samples, shown
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import FamilyPower, PowerConstants
@@ -279,12 +279,12 @@ def test_long_layers_fill_the_second_before_their_loops_and_so_read_what_they_dr
         Family("mla-context-module", "mla-context-module trtllm", b200, rows),
         replace(b200.power, families={}),
     )
-    shows, drawn, before, over = family.unseen_loop(base)
+    shows, drawn, loop, over = family.unseen_loop(base)
     own = family.own > MOSTLY_OWN
     assert own.sum() >= 20
     assert abs(drawn[own] - 1).mean() < 0.08
     assert abs(shows[family.settled] - 1).mean() < 0.08
-    assert (before < 0.4, over > 1.2) == (True, True)
+    assert (loop.before.max() < 0.4, loop.lag, over > 1.2) == (True, None, True)
     family.own = own_share(loop_samples(family.rows))
     assert abs(family.unseen_loop(base)[0][family.settled] - 1).mean() > 1.2 * abs(shows[family.settled] - 1).mean()
 
@@ -304,6 +304,52 @@ def test_products_all_but_alike_read_the_limit_or_what_is_left_of_it_after_a_sec
     assert near.max() < 0.1
     assert len(rows) >= 6
     assert 0.2 < (watts > 900).mean() < 0.8
+
+
+def test_a_list_of_cases_is_in_the_collector_s_order_without_sizes_that_a_type_was_never_seen_with() -> None:
+    """TensorRT-LLM's products: n and k downwards, then types, then rows of A downwards; NVFP4 has no row of one."""
+    rows = pd.DataFrame(
+        [(64, 32, "bfloat16", 1), (128, 32, "bfloat16", 2), (128, 16, "nvfp4", 2), (64, 16, "bfloat16", 2)],
+        columns=["n", "k", "gemm_dtype", "m"],
+    )
+    cases = in_order("gemm", "trtllm", rows)
+    assert cases is not None
+    assert cases[["n", "k", "gemm_dtype", "m"]].to_numpy().tolist() == [
+        [128, 32, "bfloat16", 2], [128, 32, "bfloat16", 1],
+        [128, 16, "bfloat16", 2], [128, 16, "bfloat16", 1], [128, 16, "nvfp4", 2],
+        [64, 32, "bfloat16", 2], [64, 32, "bfloat16", 1],
+        [64, 16, "bfloat16", 2], [64, 16, "bfloat16", 1],
+    ]  # fmt: skip
+    assert in_order("mla-bmm", "trtllm", rows) is None
+
+
+def test_readings_after_an_idle_second_are_low_by_what_is_not_their_own() -> None:
+    """100 W idle, 700 W drawn, half of it the loop's: 400 W after nothing, 550 W after 400 W, 700 W after its like."""
+    half = np.array([0.5])
+    found = [shown(PLAIN, np.array([700.0]), half, 1.0, earlier)[0] for earlier in (100.0, 400.0, None)]
+    assert found == [400, 550, 700]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("device", "devices"), [("b200_sxm", 8), ("gb200", 4)])
+def test_as_many_loops_as_a_node_has_devices_read_what_other_products_left(
+    shared_data: Path, device: str, devices: int
+) -> None:
+    """TensorRT-LLM's BF16 products: the devices of a node take the next case of one list each, so the first 8 or 4 of
+    each list of rows follow small products of another type; the next as many, as large, follow their like.
+    """
+    table = pd.read_parquet(shared_data / "power" / "gemm.parquet")
+    every = table[(table["device"] == device) & (table["framework"] == "trtllm")]
+    cases = in_order("gemm", "trtllm", every)
+    assert cases is not None
+    columns = ["n", "k", "gemm_dtype"]
+    cases["place"] = cases.groupby(columns).cumcount()
+    rows = every.merge(cases, on=[*columns, "m"])
+    rows = rows[(rows["gemm_dtype"] == "bfloat16") & (rows["latency_ms"] > 0.03) & (rows["k"] >= 2048)]
+    share = rows["power_w"] / rows["power_limit_w"]
+    first, next_ones = share[rows["place"] < devices], share[rows["place"].between(devices, 2 * devices - 1)]
+    assert (len(first) >= 10, len(next_ones) >= 8) == (True, True)
+    assert first.median() < 0.75 * next_ones.median()
 
 
 def test_long_products_draw_the_limit_and_small_passes_do_not() -> None:

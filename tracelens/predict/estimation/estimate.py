@@ -377,11 +377,13 @@ def _answer(name: str, columns: Mapping[str, Column], asked: Asked, dtype: str) 
 
 
 def _notes(backend: str, device: object, dtype: str) -> tuple[str, ...]:
-    """What Origami's answers were held against."""
+    """Which of the device's figures are another's, and what Origami's answers were held against."""
     precision = precision_of(dtype)
-    if backend != origami.Origami.name or precision is None or not isinstance(device, HardwareSpec):
+    if not isinstance(device, HardwareSpec):
         return ()
-    return (origami.note(device, precision),)
+    assumed = () if device.assumed is None else (device.assumed,)
+    is_origami = backend == origami.Origami.name and precision is not None
+    return (*assumed, origami.note(device, precision)) if is_origami else assumed
 
 
 def _size(sizes: Mapping[str, Any], *names: str) -> list[int]:
