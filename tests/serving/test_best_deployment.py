@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -241,9 +242,10 @@ def test_what_does_not_fit_is_refused_as_serve_refuses_it():
     [
         (["--gpus", "8", "--fix", "replica=4"], "did you mean replicas?"),
         (["--gpus", "8", "--concurrency", "8", "--rate", "2"], "give --concurrency or --rate, not both"),
-        (["--gpus", "8", "--objective", "cost"], "--serve does not read --objective"),
+        (["--gpus", "8", "--sequence", "4096"], "--serve does not read --sequence"),
         (["--gpus", "8", "--output-tokens", "1"], "--output-tokens of 2 or more"),
         (["--gpus", "8", "--slo", "ttft=1ns"], "no deployment of"),
+        (["--gpus", "8", "--objective", "cost"], "--objective cost is of a search without --serve"),
     ],
 )
 def test_what_cannot_be_searched_is_said_in_one_sentence(words, said, capsys):
@@ -282,6 +284,20 @@ def test_devices_whose_energies_nobody_measured_show_none():
     assert found.points
     assert not [name for name in found.frame.columns if "energy" in name or "power" in name]
     assert not {"J/token", "W/GPU", "least energy"} & set(re.split(r"[\s:]{2,}|: ", plan_text(found)))
+    with pytest.raises(UsageError, match="mi300x: its energies are unknown; choose another --objective"):
+        plan(replace(found.wanted, objective="energy"))
+
+
+@pytest.mark.sweep
+def test_by_energy_the_best_deployment_takes_the_fewest_joules_of_those_shown():
+    """At 6 requests/s the fewest devices are the best by default; joules per token need not be fewest there."""
+    asked = wanted((1, 2, 4), model="llama3.1-8b", rate=6.0, top=3, fixed={"prefill_replicas": 0})
+    found, usual = plan(replace(asked, objective="energy")), plan(asked)
+    joules = [point.row["energy_j_per_output_token"] for point in found.points]
+    assert found.best == joules.index(min(joules))
+    assert [point.row for point in found.points] == [point.row for point in usual.points]
+    assert usual.points[usual.best].row["devices"] == min(point.row["devices"] for point in usual.points)
+    assert f"least energy: {min(joules):.4g} J per token" in plan_text(found)
 
 
 @pytest.mark.parametrize("prefill_replicas", part([0, 1], 2))

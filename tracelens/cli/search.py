@@ -100,7 +100,10 @@ class SearchCommand(SearchOptions):
 configure = arguments_of(SearchCommand)
 
 #: What --serve reads beside its own group, and its own group.
-_SHARED = {"model", "cluster", "gpus", "max_gpus", "precision", "backend", "top", "fix", "forbid", "output", "serve"}
+_SHARED = {
+    "model", "cluster", "gpus", "max_gpus", "precision", "backend", "top", "fix", "forbid", "objective", "output",
+    "serve",
+}  # fmt: skip
 #: Options of ``serve`` that --fix may give all deployments, beside the dimensions of the search.
 _FIXABLE = ("kv", "speculate", "draft_model", "skew", "redundant_experts", "kv_tokens", "router")
 _OWN = {"input_tokens", "output_tokens", "concurrency", "rate", "slo", "engine"}
@@ -145,7 +148,7 @@ def _wanted(args: argparse.Namespace) -> Wanted:
     return Wanted(
         model=args.model, cluster=args.cluster, counts=asked.device_counts(), fixed=fixed, top=asked.top,
         asked=ServingConfig(**{name: getattr(args, name) for name in names}), engines=engines,
-        weights=tuple(asked.precision) if is_given else (None,),
+        weights=tuple(asked.precision) if is_given else (None,), objective=asked.objective,
     )  # fmt: skip
 
 

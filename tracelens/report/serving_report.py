@@ -286,7 +286,7 @@ def _planned_facts(found: DeploymentPlan) -> Iterator[str]:
         yield f"expected {_range(best)} tokens/s per user in 9 of 10 cases" if _range(best) else "no interval is known"
         yield str(best.row["command"])
     least = min(drawn, key=lambda each: float(each.row[_DRAWN[1][1]]), default=None)
-    if least is not None and least is not found.points[found.best or 0]:
+    if least is not None and (found.wanted.objective == "energy" or least is not found.points[found.best or 0]):
         speed = f"{_number(least.row['tokens_per_s_per_user'])} tokens/s per user"
         yield f"least energy: {_number(least.row[_DRAWN[1][1]])} J per token at {speed}: {least.words}"
     source = "--slo" if asked.slo else f"assumed: {SLO_SOURCE}; --slo sets another"

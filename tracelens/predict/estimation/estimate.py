@@ -381,9 +381,8 @@ def _notes(backend: str, device: object, dtype: str) -> tuple[str, ...]:
     precision = precision_of(dtype)
     if not isinstance(device, HardwareSpec):
         return ()
-    assumed = () if device.assumed is None else (device.assumed,)
-    is_origami = backend == origami.Origami.name and precision is not None
-    return (*assumed, origami.note(device, precision)) if is_origami else assumed
+    held = backend == origami.Origami.name and precision is not None and origami.note(device, precision)
+    return tuple(note for note in (device.assumed, held) if note)
 
 
 def _size(sizes: Mapping[str, Any], *names: str) -> list[int]:

@@ -301,7 +301,8 @@ class ClosedForm:
 class Wanted(Record, frozen=True, kw_only=True):
     """What a deployment is searched for. ``counts``: device counts; ``fixed``: values of ``tracelens.serve``'s options
     by name. ``asked``: lengths, SLO, and either ``concurrency``, of the whole deployment, or ``rate``; with neither
-    every load is tried.
+    every load is tried. ``objective``: ``time`` is most tokens/s per device, with a rate fewest devices, and
+    ``energy`` least J per token of the deployments that are simulated.
     """
 
     model: str
@@ -312,6 +313,7 @@ class Wanted(Record, frozen=True, kw_only=True):
     weights: tuple[str | None, ...] = (None,)
     fixed: Mapping[str, Any] = msgspec.field(default_factory=dict)
     top: int = 10
+    objective: str = "time"
 
     def kinds(self) -> list[tuple[str | None, str | None]]:
         """Engine and weights of every kind of replica; weights that are not given are as the model's name says."""
@@ -650,18 +652,25 @@ def plan(wanted: Wanted) -> DeploymentPlan:
     asked = wanted.asked
     if asked.concurrency is not None and asked.rate is not None:
         raise UsageError("give --concurrency or --rate, not both")
+    if wanted.objective not in ("time", "energy"):
+        raise UsageError(f"--objective {wanted.objective} is of a search without --serve; give time or energy")
     found = ServerSearch(wanted)
     points, looked = deployments(found)
     kept = points.only(within(points, Objectives.parse(asked.slo or ASSUMED_SLO), found.lengths))
     good = _confirmed(found, kept)
     user, gpu = (np.array([each.row[name] for each in good], dtype=np.float64) for name in _FRONT)
     places = front(user, gpu).tolist()
-    if good and _DRAWN[1] in good[0].row:
+    drawn = bool(good) and _DRAWN[1] in good[0].row
+    if good and not drawn and wanted.objective == "energy":
+        raise UsageError(f"{found.system.device.name}: its energies are unknown; choose another --objective")
+    if drawn:
         least = front(user, 1 / np.array([each.row[_DRAWN[1]] for each in good], dtype=np.float64))
         places = sorted({*places, *least.tolist()}, key=lambda at: -gpu[at])
     shown = [good[at] for at in places]
     best = None
-    if shown:
+    if shown and wanted.objective == "energy":
+        best = min(range(len(shown)), key=lambda at: shown[at].row[_DRAWN[1]])
+    elif shown:
         best = 0 if asked.rate is None else min(range(len(shown)), key=lambda at: (shown[at].row["devices"], at))
     return DeploymentPlan(
         wanted=wanted, label=found.model.label, device=found.system.device.label, points=tuple(shown), looked=looked,
