@@ -139,6 +139,38 @@ def test_rows_of_inferencex_are_as_its_scripts_start_sglang() -> None:
     assert slow.ttft_ms > fast.ttft_ms + 10 * fast.tpot_ms
 
 
+APART = {
+    "model_path": "deepseek-ai/DeepSeek-R1", "system": "h200_sxm", "precision": "fp8", "mode": "disagg", "isl": 1024,
+    "osl": 1024, "backend": "trtllm", "source": "InferenceX run 1", "prefill_tp_size": 8, "prefill_moe_ep_size": 8,
+    "decode_tp_size": 8, "decode_moe_ep_size": 8,
+}  # fmt: skip
+
+
+def test_rows_of_inferencex_have_the_slots_of_tensorrt_llm_s_recipes() -> None:
+    """Recipes by workers, data-parallel ranks, batch and users: ctx1_gen3_tep16_batch1 with 6, ..._batch2 with 9,
+    ..._batch8 with 30, ctx1_gen1_dep16_batch32 with 615, ctx2_gen1_dep16_batch256 with 4916; SGLang's say none.
+    """
+    for workers, dp, slots, users in ((3, 1, 1, 6), (3, 1, 2, 9), (3, 1, 8, 30), (1, 16, 32, 615), (1, 16, 256, 4916)):
+        row = {**APART, "decode_num_workers": workers, "decode_attention_dp_size": dp, "concurrency": users}
+        assert point_of(row).slots == slots
+        for other in ({"backend": "sglang"}, {"source": "mine"}, {"mode": "agg"}):
+            assert point_of({**row, **other}).slots == 0
+    prompts = point_of({**APART, "concurrency": 8}).prefill
+    assert prompts == Parallelism(dp=8, ep=8)
+    assert point_of({**APART, "concurrency": 8, "backend": "sglang"}).prefill == Parallelism(tp=8, ep=8)
+
+
+@pytest.mark.sweep
+def test_a_request_waits_for_a_slot_of_the_decoding_worker() -> None:
+    """Two users of a worker with one slot: one waits while the other's answer is made (H100: 12.3 s of 14.0 ms each)."""
+    row = {**APART, "concurrency": 2, "decode_num_workers": 1}
+    one, both = (PointSimulator(LIMITS).estimate(point_of(each)) for each in (row, {**row, "source": "mine"}))
+    assert one.tpot_ms is not None
+    assert both.ttft_ms is not None
+    assert one.ttft_ms > both.ttft_ms + 0.7 * 1024 * one.tpot_ms
+    assert one.tpot_ms <= both.tpot_ms
+
+
 def test_one_default_backend_chain() -> None:
     assert EngineOptions().backend == ProjectOptions().backend == BACKENDS
     assert next(f for f in dataclasses.fields(SearchOptions) if f.name == "backend").default == BACKENDS

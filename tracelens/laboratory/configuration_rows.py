@@ -114,6 +114,8 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     is_known: bool = False
     #: As the engine's.
     recv_interval: int = 1
+    #: Sequences that a data-parallel rank decodes at most; 0: as many as there are.
+    slots: int = 0
     #: How many requests of a run there are per user, where its means hold the first ones, which come at once; 0: means
     #: of a steady state.
     per_user: int = 0
@@ -181,6 +183,7 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         per_user=PER_USER if is_inferencex else 0,
         is_median=_name(row, "stat").lower() == "median",
         recv_interval=whole("recv_interval", 0) or _recv_interval(row, whole(batch or "concurrency")),
+        slots=_slots(row, whole(batch or "concurrency"), pools),
         **pools,
         engine=_name(row, "backend"),
         further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
@@ -197,6 +200,22 @@ def _recv_interval(row: Mapping[str, Any], concurrency: int) -> int:
     if not compute_of(system_of(_name(row, "system"))[0].device).startswith("10."):
         return 1
     return 30 if concurrency >= 16 else 10
+
+
+def _is_recipe(row: Mapping[str, Any]) -> bool:
+    """Whether InferenceX ran TensorRT-LLM, where disaggregated as recipes/trtllm of NVIDIA's srt-slurm have it: prefill
+    workers have data-parallel attention (rows that deny it have twins, 128 and 768 requests of 8,192 tokens on H200,
+    which say so and are within 0.1 and 27 % of their first tokens).
+    """
+    return _name(row, "backend").lower() == "trtllm" and _name(row, "source").startswith(INFERENCEX)
+
+
+def _slots(row: Mapping[str, Any], concurrency: int, pools: Mapping[str, Any]) -> int:
+    """0, but of ``_is_recipe`` the largest power of two that all users fill, 1 for two: ``max_batch_size`` there."""
+    if "prefill" not in pools or not _is_recipe(row):
+        return 0
+    each = concurrency // (pools["replicas"] * pools["parallelism"].dp)
+    return 1 if each <= 2 else 1 << each.bit_length() - 1
 
 
 def _of_batch(row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -225,7 +244,7 @@ def _pools(row: Mapping[str, Any], where: str, whole: Callable[..., int]) -> dic
         return {"parallelism": Parallelism(tp=tp, pp=pp, dp=dp, ep=ep)}
     if mode not in _APART:
         raise UsageError(f"{where}mode must be one of {', '.join(filter(None, (*_TOGETHER, *_APART)))}, not {mode!r}")
-    found = []
+    found, is_recipe = [], _is_recipe(row)
     for pool in ("prefill", "decode"):
         tp, dp = whole(f"{pool}_tp_size", 0), whole(f"{pool}_attention_dp_size", 1)
         if not tp:
@@ -234,6 +253,8 @@ def _pools(row: Mapping[str, Any], where: str, whole: Callable[..., int]) -> dic
                 "prefill_tp_size, decode_num_workers, decode_tp_size (and _attention_dp_size, _moe_ep_size)"
             )
         ep = whole(f"{pool}_moe_ep_size", 1)
+        if pool == "prefill" and is_recipe and dp == 1 and ep == tp:
+            tp, dp = dp, tp
         found.append((Parallelism(tp=tp, dp=dp, ep=min(ep, tp * dp)), whole(f"{pool}_num_workers", 1)))
     (prefill, prefill_replicas), (parallelism, replicas) = found
     return {
@@ -323,6 +344,8 @@ class PointSimulator:
 
     def _simulated(self, point: ServingPoint) -> PointEstimate:
         cost = self.cost(point).released(point.date)
+        if point.slots:
+            cost = cost.limited(max_num_seqs=point.slots)
         if point.is_batch:
             return _ranged(PointEstimate(itl_ms=median_gap_ms(point, cost)), cost.deployment, point)
         requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")

@@ -457,6 +457,8 @@ class StepCost:
         layers, eager = len(self.layers), engine.prompt_layer_us
         self._step_fs = round((engine.step_us + engine.layer_us * layers) * FS_PER_US)
         self._mixed_fs = self._step_fs if eager is None else round((engine.step_us + eager * layers) * FS_PER_US)
+        if engine.eager_drafts and self.deployment.speculation is not None and self.deployment.parallelism.dp > 1:
+            self._step_fs = self._mixed_fs
         exchanging = sum(map(self._exchanging, self.layers))
         self._again_fs = round(engine.layer_us * exchanging * FS_PER_US)
         self._mixed_again_fs = self._again_fs if eager is None else round(eager * exchanging * FS_PER_US)

@@ -249,6 +249,7 @@ class Engine(Record, frozen=True, kw_only=True):
     graph_batches: str = ""
     expert_rows: int = 0
     pads_prompts: bool = False
+    eager_drafts: bool = False
     residuals: tuple[ServingResiduals, ...] = ()
     first_residuals: tuple[ServingResiduals, ...] = ()
     computes: tuple[str, ...] = ()

@@ -21,9 +21,14 @@ _FOLDER = Path(__file__).parent
 #: set_cudagraph_sizes, TensorRT-LLM's CudaGraphConfig with padding, ATOM's --cudagraph-capture-sizes. The first three
 #: compute shared experts on a stream beside the dispatch. Rows: vLLM's deep_gemm_utils.compute_aligned_M. Padding:
 #: get_dp_padding of vLLM 0.11's gpu_model_runner, which 0.12 keeps for engines that capture graphs; later ones do not.
+#: Drafts: verifying beside idle ranks is not captured (sglang#6081), and on busy ones as slow: of LMSYS's 53.5 and 59.5
+#: ms a step (2025-07-17: 2 and 3 drafts, 16 H200, 2 sequences of 65,536 tokens a rank) graphs would take 38 and 44.
 _VLLM_SIZES = "1,2,4,8-256:8,272-512:16"
 HABITS: dict[str, dict[str, Any]] = {
-    "sglang": {"overlap": "shared-experts", "cache_load": "layer", "graph_batches": "1,2,4,8,12,16-256:8,272-512:16"},
+    "sglang": {
+        "overlap": "shared-experts", "cache_load": "layer", "graph_batches": "1,2,4,8,12,16-256:8,272-512:16",
+        "eager_drafts": True,
+    },
     "vllm": {
         "overlap": "shared-experts", "cache_load": "beside", "graph_batches": _VLLM_SIZES, "expert_rows": 128,
         "pads_prompts": True,
