@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import inspect
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -158,11 +160,12 @@ def real_trace(shared_traces: Path) -> RealTrace:
 
 @pytest.fixture(scope="session")
 def real_analysis(real_trace: RealTrace) -> RealAnalysis:
-    """As ``real_trace``, analyzed: (name, name of its capture, further options)."""
+    """As ``real_trace``, analyzed: (name, name of its capture, ``on_demand``, further options)."""
 
     @lru_cache(maxsize=6)
-    def analysis(name: str, capture: str | None = None, **options: Any) -> Analysis:
-        return analyze(real_trace(name), AnalysisOptions(capture=real_trace(capture) if capture else None, **options))
+    def analysis(name: str, capture: str | None = None, *, on_demand: bool = False, **options: Any) -> Analysis:
+        captured = real_trace(capture) if capture else None
+        return analyze(real_trace(name), AnalysisOptions(capture=captured, **options), on_demand=on_demand)
 
     return analysis
 
@@ -214,6 +217,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr in ("sweep", "fuzz", SWEEP):
         config.option.markexpr = SWEEP
         settings.load_profile("sweep")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker (``-n``) imports the files in another order, so that no two compile the same ones in a fresh clone."""
+    given: dict[str, Any] = getattr(session.config, "workerinput", {})
+    paths = [session.config.rootpath / argument for argument in session.config.args]
+    if given and all(path.is_dir() for path in paths):
+        files = sorted(file for path in paths for file in path.rglob("test_*.py"))
+        first = len(files) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
+        for file in files[first:] if first else ():
+            with suppress(Exception, pytest.skip.Exception):  # told when it is collected
+                importlib.import_module(".".join(file.relative_to(REPOSITORY).with_suffix("").parts))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -62,7 +62,7 @@ def test_launches_kernels_and_copies_are_linked(name: str, arrows: bool) -> None
     assert [table.name_of(row) for row in rows] == ["gemm", "Memcpy HtoD", "Memset"]
     assert {table.name_of(int(tree.launch[row])) for row in rows} == {"enqueue"}
     assert set(tree.linked_by[rows].tolist()) == {LinkedBy.FLOW if arrows else LinkedBy.CORRELATION}
-    frame = analyze(trace, AnalysisOptions()).frames["unified_perf_summary"].set_index("name")
+    frame = analyze(trace, AnalysisOptions(), on_demand=True).frames["unified_perf_summary"].set_index("name")
     assert frame.loc["aten::mm", "gflops"] == pytest.approx(2 * 512 * 256 * 128 / 1e9)
     assert frame["kernel_us_sum"].sum() == pytest.approx(60)
     assert not [row for row in frame.index if "(unlinked" in row]

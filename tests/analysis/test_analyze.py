@@ -19,7 +19,9 @@ Build = Callable[[], Any]
 
 
 def test_rates_are_work_over_kernel_time(build: Build) -> None:
-    found = analyze(build().mm(1024, 2048, 4096, at=0, start=10, duration=50).trace(), AnalysisOptions())
+    found = analyze(
+        build().mm(1024, 2048, 4096, at=0, start=10, duration=50).trace(), AnalysisOptions(), on_demand=True
+    )
     row = found.frames["unified_perf_summary"].iloc[0]
     flops = 2 * 1024 * 2048 * 4096
     nbytes = 2 * (1024 * 2048 + 2048 * 4096 + 1024 * 4096)
@@ -39,7 +41,7 @@ def test_timeline_is_conserved_and_names_what_was_exposed(build: Build) -> None:
     b.launch(2, "ncclDevKernel_AllReduce", 15, 15, stream=9)
     b.launch(3, "Memcpy HtoD", 28, 12, stream=11, cat="gpu_memcpy")
     b.launch(4, "void at::native::elementwise_kernel", 50, 10)
-    frame = analyze(b.trace(), AnalysisOptions()).frames["gpu_timeline"].set_index("type")["time_us"]
+    frame = analyze(b.trace(), AnalysisOptions(), on_demand=True).frames["gpu_timeline"].set_index("type")["time_us"]
     assert frame["computation_time"] == pytest.approx(20)
     assert frame["exposed_comm_time"] == pytest.approx(10)
     assert frame["exposed_memcpy_time"] == pytest.approx(10)
@@ -66,7 +68,7 @@ def test_the_topmost_op_with_a_model_owns_the_kernels_below_it(build: Build) -> 
     b = build().op("MyModule", 0, 100).op("aten::layer_norm", 10, 40, **norm_arguments())
     b.op("aten::native_layer_norm", 12, 30, **norm_arguments())
     b.launch(15, "vectorized_layer_norm_kernel", 60, 5)
-    found = analyze(b.trace(), AnalysisOptions())
+    found = analyze(b.trace(), AnalysisOptions(), on_demand=True)
     assert found.frames["unified_perf_summary"]["name"].tolist() == ["aten::layer_norm"]
     sheet = found.families["Normalization"].set_index("name")["nested"]
     assert sheet.to_dict() == {"aten::layer_norm": False, "aten::native_layer_norm": True}
@@ -81,7 +83,7 @@ def test_calls_inside_others_are_not_mixed_with_the_same_calls_alone(build: Buil
     )
     b.launch(15, "vectorized_layer_norm_kernel", 60, 5)
     b.op("aten::native_layer_norm", 112, 30, **norm_arguments()).launch(115, "vectorized_layer_norm_kernel", 160, 7)
-    found = analyze(b.trace(), AnalysisOptions())
+    found = analyze(b.trace(), AnalysisOptions(), on_demand=True)
     sheet = found.families["Normalization"]
     assert sheet[["name", "nested", "kernel_us_sum"]].to_numpy().tolist() == [
         ["aten::native_layer_norm", False, 7.0], ["aten::layer_norm", False, 5.0], ["aten::native_layer_norm", True, 5.0],
@@ -117,7 +119,7 @@ def test_kernels_left_under_a_passed_parent_are_synthetic_rows(build: Build) -> 
     b = build().op("Outer", 0, 100)
     b.launch(5, "odd_kernel", 110, 3)
     b.mm(64, 64, 64, at=20, start=120, duration=4)
-    found = analyze(b.trace(), AnalysisOptions())
+    found = analyze(b.trace(), AnalysisOptions(), on_demand=True)
     names = found.frames["unified_perf_summary"].set_index("name")["kernel_us_sum"].to_dict()
     assert names == {"aten::mm": 4.0, "Outer->odd_kernel (Synthetic Op)": 3.0}
 
@@ -126,7 +128,7 @@ def test_direct_and_subtree_time_of_overlapping_kernels_are_unions(build: Build)
     """Two kernels of one op, 10-20 and 15-30: 20 us, not 25."""
     b = build().op("Outer", 0, 100)
     b.launch(5, "a_kernel", 10, 10, stream=1).launch(6, "b_kernel", 15, 15, stream=2)
-    row = analyze(b.trace(), AnalysisOptions()).frames["ops_unique_args"].iloc[0]
+    row = analyze(b.trace(), AnalysisOptions(), on_demand=True).frames["ops_unique_args"].iloc[0]
     assert row["direct_us_sum"] == 20.0
     assert row["subtree_us_sum"] == 20.0
 
@@ -152,7 +154,7 @@ def test_collectives_stay_out_of_op_rows_and_keep_unrecorded_fields_as_none(buil
         **{"Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "BFloat16"},
     )
     b.launch(41, "ncclDevKernel_Generic", 60, 20, stream=9)
-    found = analyze(b.trace(), AnalysisOptions())
+    found = analyze(b.trace(), AnalysisOptions(), on_demand=True)
     assert "record_param_comms" not in set(found.frames["ops_summary"]["name"])
     row = found.frames["coll_analysis"].iloc[0]
     assert (row["collective"], row["in_nelems"], row["in_mb"], row["group_size"]) == ("allreduce", 1000, 0.002, None)
@@ -185,7 +187,7 @@ def test_a_last_step_cut_short_is_incomplete_and_not_steady(build: Build) -> Non
         b.op(f"ProfilerStep#{i}", i * 100, 100, cat="user_annotation")
         for j in range(10 if i < 3 else 4):
             b.launch(i * 100 + j, "k", i * 100 + 10 + j, 0.5)
-    found = analyze(b.trace(), AnalysisOptions(steps="steady"))
+    found = analyze(b.trace(), AnalysisOptions(steps="steady"), on_demand=True)
     assert found.frames["steps"]["complete"].tolist() == [True, True, True, False]
     assert found.selected_steps == (1, 2)
 
@@ -196,7 +198,7 @@ def test_numbered_annotations_are_steps_where_there_are_no_profiler_steps(build:
         b.op(f"iteration {i}", i * 100, 90, cat="user_annotation").mm(
             8, 8, 8, at=i * 100 + 1, start=i * 100 + 10, duration=5
         )
-    assert analyze(b.trace(), AnalysisOptions()).step_stem == "iteration"
+    assert analyze(b.trace(), AnalysisOptions(), on_demand=True).step_stem == "iteration"
 
 
 def test_an_unknown_device_costs_the_roofline_only(build: Build) -> None:
@@ -230,7 +232,7 @@ def test_a_trace_without_gpu_work_says_which_it_is_and_cpu_gives_its_ops(build: 
 def test_without_shapes_time_keeps_its_category_and_says_why_there_is_no_model(build: Build) -> None:
     b = build().op("aten::mm", 0, 5)
     b.launch(1, "Cijk_x", 10, 20)
-    row = analyze(b.trace(), AnalysisOptions()).frames["unified_perf_summary"].iloc[0]
+    row = analyze(b.trace(), AnalysisOptions(), on_demand=True).frames["unified_perf_summary"].iloc[0]
     assert row["category"] == "GEMM"
     assert not row["has_perf_model"]
     assert "no shapes" in row["note"]
@@ -238,7 +240,11 @@ def test_without_shapes_time_keeps_its_category_and_says_why_there_is_no_model(b
 
 def test_launch_gap_is_the_idle_time_of_the_stream_before_the_call(build: Build) -> None:
     b = build().mm(64, 64, 64, at=0, start=10, duration=30).mm(32, 32, 32, at=20, start=47, duration=5)
-    gaps = analyze(b.trace(), AnalysisOptions()).frames["unified_perf_summary"].set_index("input_dims")["launch_gap_us"]
+    gaps = (
+        analyze(b.trace(), AnalysisOptions(), on_demand=True)
+        .frames["unified_perf_summary"]
+        .set_index("input_dims")["launch_gap_us"]
+    )
     assert gaps["((32, 32), (32, 32))"] == 7.0
     assert math.isnan(gaps["((64, 64), (64, 64))"])
 
@@ -261,7 +267,10 @@ def test_a_users_triton_kernel_has_bytes_and_is_named_for_its_missing_flops(buil
 
 
 def test_a_kernel_that_no_compiler_is_recorded_for_has_no_model(build: Build) -> None:
-    assert analyze(compiled(build), AnalysisOptions()).frames["unified_perf_summary"].iloc[0]["note"] == "no perf model"
+    assert (
+        analyze(compiled(build), AnalysisOptions(), on_demand=True).frames["unified_perf_summary"].iloc[0]["note"]
+        == "no perf model"
+    )
 
 
 def test_events_of_an_accelerator_that_is_not_read_are_counted_and_no_wrong_recording_is_suspected() -> None:

@@ -87,7 +87,9 @@ def test_every_launching_op_call_has_the_same_count_and_kernel_time(
 ) -> None:
     """Kernel by kernel; what we have beyond the reference are memsets, which it does not link (no flow event)."""
     expected = grouped(reference(shared_traces, which, "ops_unique_args"), ARGUMENTS, "kernel_details_summary")
-    ours = grouped(real_analysis(EAGER[which], steps=FILE).frames["ops_unique_args"], KEYS, "kernel_details")
+    ours = grouped(
+        real_analysis(EAGER[which], steps=FILE, on_demand=True).frames["ops_unique_args"], KEYS, "kernel_details"
+    )
     assert expected
     assert not [key[:2] for key in expected if key not in ours]
     for key, (calls, kernels) in expected.items():
@@ -103,7 +105,7 @@ def test_busy_unions_agree_within_the_float_step_of_the_reference(
 ) -> None:
     """The reference adds float µs: at 2^41..2^43 µs one step is 2^-11..2^-9 µs, at the start and end of every kernel."""
     found: dict[Any, tuple[float, float]] = {}
-    for row in real_analysis(EAGER[which], steps=FILE).frames["ops_unique_args"].to_dict("records"):
+    for row in real_analysis(EAGER[which], steps=FILE, on_demand=True).frames["ops_unique_args"].to_dict("records"):
         us, memset = found.get(key := arguments_key(row, KEYS), (0.0, 0.0))
         added = kernels_of(row["kernel_details"]).get("Memset (Device)", 0) / 1e3
         found[key] = (us + row["direct_us_sum"], memset + added)
@@ -124,7 +126,7 @@ def test_timeline_equals_the_reference_where_the_reference_sees_everything(
     table = reference(shared_traces, which, "gpu_timeline")
     if "is_recompute" in table.columns:
         pytest.skip("the reference splits this trace by is_recompute: its unions do not add up")
-    found = real_analysis(EAGER[which], steps=FILE)
+    found = real_analysis(EAGER[which], steps=FILE, on_demand=True)
     ours = found.frames["gpu_timeline"].set_index("type")["time_us"] / 1e3
     unseen = found.coverage.unlinked or (found.trace.table.kind == Kind.MEMSET).any()
     for row in table.to_dict("records"):
@@ -144,7 +146,7 @@ def test_dimensions_and_flops_of_a_family_equal_the_reference(
     if table is None:
         pytest.skip(f"no {family} in this trace")
     ours = {}
-    for row in real_analysis(EAGER[which], steps=FILE).families[family].to_dict("records"):
+    for row in real_analysis(EAGER[which], steps=FILE, on_demand=True).families[family].to_dict("records"):
         key = (row["name"], *(canonical(row[c]) for c in KEYS[1:]))
         ours[key] = {name.replace("param_", "param: "): value for name, value in row.items()}
     first = [f"{c}_first" if c != "name" else c for c in ARGUMENTS]
@@ -211,7 +213,7 @@ def flops_differ_on_purpose(theirs: dict[str, Any], ours: dict[str, Any]) -> boo
 def test_at_least_95_percent_of_linked_computation_is_in_rows_with_a_model(
     real_analysis: RealAnalysis, which: str
 ) -> None:
-    found = real_analysis(EAGER[which], steps=FILE)
+    found = real_analysis(EAGER[which], steps=FILE, on_demand=True)
     unified = found.frames["unified_perf_summary"]
     linked = unified[unified["name"] != "(unlinked kernels)"]
     share = linked.loc[linked["has_perf_model"].astype(bool), "kernel_us_sum"].sum() / linked["kernel_us_sum"].sum()
@@ -221,7 +223,7 @@ def test_at_least_95_percent_of_linked_computation_is_in_rows_with_a_model(
 @of_each_trace
 def test_every_kernel_is_in_exactly_one_unified_row(real_analysis: RealAnalysis, which: str) -> None:
     """Kernel time in the details of all rows = the summed duration of everything that is no collective."""
-    found = real_analysis(EAGER[which], steps=FILE)
+    found = real_analysis(EAGER[which], steps=FILE, on_demand=True)
     in_rows = sum(sum(kernels_of(text).values()) for text in found.frames["unified_perf_summary"]["kernel_details"])
     activity = found.activity
     assert in_rows == int(activity.duration[~activity.collective].sum())

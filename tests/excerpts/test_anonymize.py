@@ -399,7 +399,7 @@ def test_ops_of_xla_keep_their_figures_and_lose_their_names(tmp_path: Path) -> N
     assert not re.search(r"train\.py|jit\(f\)", text)
     columns = ["category", "model", "operation_count", "kernel_us_sum", "gflops", "hbm_mb", "wire_mb"]
     own, made = (
-        analyze(each, AnalysisOptions()).frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE][columns]
+        analyze(each, AnalysisOptions(), on_demand=True).frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE][columns]
         for each in (trace, load(tmp_path / "a.json"))
     )
     assert own["gflops"].notna().any()

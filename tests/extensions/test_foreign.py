@@ -264,7 +264,11 @@ def test_a_report_multiplies_no_bytes_that_a_class_counts(tmp_path: Path, kind: 
     args = {"Input Dims": [[1000, 500]], "Input type": [BF16], "Concrete Inputs": [""], "Group size": 8}
     path = trace_of(tmp_path, "my_dispatch", args)
     extension = load_extension(written(tmp_path, COUNTING.replace("KIND", kind)))
-    row = analyze(load(path), AnalysisOptions(extensions=(extension,))).families["EP_Communication"].iloc[0]
+    row = (
+        analyze(load(path), AnalysisOptions(extensions=(extension,)), on_demand=True)
+        .families["EP_Communication"]
+        .iloc[0]
+    )
     assert (row["wire_mb"], row["expected_remote_mb"]) == pytest.approx((wire_mb, remote_mb))
     assert (row["remote_from"] == "its perf model") is (kind != "tokens_once")
 
@@ -288,7 +292,7 @@ def trace_of(tmp_path: Path, name: str, args: dict[str, Any]) -> Path:
 def test_a_report_uses_it(tmp_path: Path):
     args = {"Input Dims": [[64, 64], [64, 64]], "Input type": [BF16, BF16], "Concrete Inputs": ["", ""]}
     path = trace_of(tmp_path, "my::gemm", args)
-    analysis = analyze(load(path), AnalysisOptions(extensions=(load_extension(written(tmp_path)),)))
+    analysis = analyze(load(path), AnalysisOptions(extensions=(load_extension(written(tmp_path)),)), on_demand=True)
     row = analysis.frames["unified_perf_summary"].iloc[0]
     assert (row["name"], row["model"], row["has_perf_model"]) == ("my::gemm", "my_gemm", True)
     assert row["gflops"] == pytest.approx(2 * 64**3 / 1e9)

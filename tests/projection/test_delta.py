@@ -72,7 +72,7 @@ def test_what_attends_or_computes_something_else_is_another_call() -> None:
 
 @pytest.mark.sweep
 def test_the_traced_configuration_gives_the_traced_step_back(slow: Projection, trace: Path, hopper: System) -> None:
-    measured = trace_step(analyze(tl.load(trace), AnalysisOptions()))
+    measured = trace_step(analyze(tl.load(trace), AnalysisOptions(), on_demand=True))
     assert measured.step_us == pytest.approx(slow.step_us, rel=1e-3)
     found = project_from(
         measured, MODEL, NODE, hopper, sequence=2048, base=BASE, traced=(NODE, hopper)
@@ -85,7 +85,7 @@ def test_the_traced_configuration_gives_the_traced_step_back(slow: Projection, t
 
 
 def test_more_nodes_change_what_goes_between_them_alone(trace: Path, hopper: System) -> None:
-    measured = trace_step(analyze(tl.load(trace), AnalysisOptions()))
+    measured = trace_step(analyze(tl.load(trace), AnalysisOptions(), on_demand=True))
     one, four = (
         project_from(measured, MODEL, replace(NODE, dp=dp), hopper, sequence=2048, base=BASE, traced=(NODE, hopper))
         for dp in (4, 16)
@@ -97,7 +97,7 @@ def test_more_nodes_change_what_goes_between_them_alone(trace: Path, hopper: Sys
 
 
 def test_every_operation_stands_beside_itself(slow: Projection, trace: Path) -> None:
-    table = against(slow, trace_step(analyze(tl.load(trace), AnalysisOptions()))).set_index("what")
+    table = against(slow, trace_step(analyze(tl.load(trace), AnalysisOptions(), on_demand=True))).set_index("what")
     assert table.loc["step", "ratio"] == pytest.approx(1, rel=1e-3)
     compared = table[table["ratio"].notna() & (table["projected_us"] > 0)]
     assert compared["ratio"].to_numpy() == pytest.approx(1, rel=1e-3)
@@ -130,7 +130,7 @@ def test_a_collective_without_recorded_size_is_no_measurement_of_one() -> None:
         {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum", "pid": 0, "tid": 7, "ts": ts, "dur": 90, "args": args}
         for ts, args in ((0, known), (100, known | sizes))
     ]  # fmt: skip
-    step = trace_step(analyze(Trace.of(read_events(events)), AnalysisOptions()))
+    step = trace_step(analyze(Trace.of(read_events(events)), AnalysisOptions(), on_demand=True))
     assert sorted((call.time_us, call.model is None) for call in step.calls) == [(90.0, False), (90.0, True)]
 
 

@@ -61,7 +61,7 @@ def test_a_reported_trace_gives_the_projections_times_back(case: str, tmp_path: 
     assert len(files) == parallel.pp
     for stage, path in enumerate(files):
         expected = timeline(found.job, ran, stage).op_times_ns()
-        found_again = analyze(tl.load(path), AnalysisOptions()).frames
+        found_again = analyze(tl.load(path), AnalysisOptions(), on_demand=True).frames
         sums = found_again["kernel_summary"].groupby("kernel_name")[["kernels", "duration_us_sum"]].sum()
         reported: dict[str, tuple[int, int]] = {}
         for name, (calls, time_us) in zip(sums.index, sums.to_numpy(), strict=True):
@@ -111,7 +111,7 @@ def test_the_same_step_gives_the_same_trace(tmp_path: Path) -> None:
 def test_a_written_trace_meets_every_row_of_its_own_projection(tmp_path: Path) -> None:
     result = tl.project("mixtral-8x7b", "dgx-h100", nodes=1, ep=8, global_batch=8, sequence=256, dispatcher="deepep")
     result.write_traces(tmp_path)
-    measured = trace_step(analyze(tl.load(tmp_path / "rank0.json.gz"), AnalysisOptions()))
+    measured = trace_step(analyze(tl.load(tmp_path / "rank0.json.gz"), AnalysisOptions(), on_demand=True))
     table = against(result.projection, measured).set_index("what")
     assert (table[["projected_calls", "measured_calls"]] > 0).all(axis=None)
     assert table["ratio"].between(0.99, 1.01).all()

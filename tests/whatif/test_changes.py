@@ -308,7 +308,7 @@ def test_a_name_that_fits_nothing_is_refused_with_those_near() -> None:
 def test_what_a_report_prints_names_its_events() -> None:
     """Ops, modules and kernels, the latter as the page shortens them: the events whose time the row is."""
     trace = tracelens.load(ROOT / "example_traces" / "moe_ep8" / "rank0.json.gz")
-    frames, subject = analyze(trace, AnalysisOptions()).frames, Subject.of(trace, AnalysisOptions())
+    frames, subject = analyze(trace, AnalysisOptions(), on_demand=True).frames, Subject.of(trace, AnalysisOptions())
     for sheet, column in (("ops_summary", "name"), ("modules", "module")):
         for name in frames[sheet][column].astype(str):
             # "(unlinked kernels)" and "(in no module)" are no names

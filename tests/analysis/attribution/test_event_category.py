@@ -55,7 +55,7 @@ def check_sums(found: Analysis) -> None:
 def test_a_launch_of_many_kernels_is_counted_by_kernel(
     real_analysis: RealAnalysis, name: str, expected: dict[str, float]
 ):
-    found = real_analysis(name)
+    found = real_analysis(name, on_demand=True)
     us = by_category(found, "ops_summary_by_category", "category", "direct_us_sum")
     assert {key: us[key] for key in expected} == pytest.approx(expected, abs=50)
 
@@ -63,7 +63,7 @@ def test_a_launch_of_many_kernels_is_counted_by_kernel(
 def test_a_call_with_kernels_of_several_categories_has_several_rows(build):
     made = build().op("my::launcher", 0, 50, **{"Input Dims": [[4]], "Input type": ["float"]})
     made.launch(1, "Cijk_Ailk_Bljk", 10, 30).launch(2, "softmax_kernel", 40, 5).launch(3, "Cijk_Ailk_Bljk", 45, 20)
-    found = analyze(made.trace(), AnalysisOptions())
+    found = analyze(made.trace(), AnalysisOptions(), on_demand=True)
     check_sums(found)
     rows = found.frames["ops_unique_args"].set_index("category")
     assert rows["direct_us_sum"].to_dict() == {"GEMM": 50, "softmax": 5}
@@ -78,7 +78,7 @@ def test_what_communicates_or_rearranges_is_no_matrix_product(build):
     made = build().mm(64, 64, 64, 0, 10, 20)
     made.launch(2, "void deep_gemm::transpose_fp32<512u>(float const*, float*)", 30, 5)
     made.launch(3, "void two_shot_all_reduce_kernel<float>(float*)", 35, 7)
-    found = analyze(made.trace(), AnalysisOptions())
+    found = analyze(made.trace(), AnalysisOptions(), on_demand=True)
     check_sums(found)
     assert sums(found) == {"GEMM": 20, "memory": 5, "CustomCollective": 7}
     rows = found.frames["unified_perf_summary"].set_index("category")
@@ -95,7 +95,7 @@ def test_kernels_of_an_op_that_communicates_do_so_too(build):
     made.launch(1, "some_kernel_without_a_telling_name", 10, 30)
     made.op("aten::mul", 10, 5, **{"Input Dims": [[4096], [4096]], "Input type": ["float", "float"]})
     made.launch(12, "vectorized_elementwise_kernel", 40, 5)
-    found = analyze(made.trace(), AnalysisOptions())
+    found = analyze(made.trace(), AnalysisOptions(), on_demand=True)
     check_sums(found)
     assert sums(found) == {"CustomCollective": 30, "elementwise": 5}
     assert (found.timeline.exposed_comm_ns, found.timeline.computation_ns) == (30_000, 5_000)
@@ -107,7 +107,7 @@ def test_copies_from_and_to_the_host_are_no_elementwise_op(build, kernel: str):
         "aten::copy_", 0, 50, **{"Input Dims": [[4096], [4096], []], "Input type": ["float", "float", "Scalar"]}
     )
     made.launch(1, kernel, 10, 30, cat="gpu_memcpy", bytes=16384)
-    found = analyze(made.trace(), AnalysisOptions())
+    found = analyze(made.trace(), AnalysisOptions(), on_demand=True)
     check_sums(found)
     assert sums(found) == {COPY: 30}
     row = found.frames["unified_perf_summary"].iloc[0]
@@ -120,7 +120,7 @@ def test_a_copy_within_the_device_is_the_work_of_its_op(build):
         "aten::copy_", 0, 50, **{"Input Dims": [[4096], [4096], []], "Input type": ["float", "float", "Scalar"]}
     )
     made.launch(1, "Memcpy DtoD (Device -> Device)", 10, 30, cat="gpu_memcpy", bytes=16384)
-    found = analyze(made.trace(), AnalysisOptions())
+    found = analyze(made.trace(), AnalysisOptions(), on_demand=True)
     check_sums(found)
     assert sums(found) == {"elementwise": 30}
     assert found.frames["unified_perf_summary"].iloc[0]["hbm_mb"] == pytest.approx(2 * 16384 / 1e6)
@@ -143,7 +143,7 @@ def copy(build, kernel: str, *, at: float = 0, **args):
 )
 def test_copies_stand_beside_their_path(build, device: str, kernel: str, expected: tuple):
     trace = copy(build, kernel, bytes=1_600_000).trace()
-    row = analyze(trace, AnalysisOptions(device=HardwareSpec.load(device))).frames["copies"].iloc[0]
+    row = analyze(trace, AnalysisOptions(device=HardwareSpec.load(device)), on_demand=True).frames["copies"].iloc[0]
     assert (row["direction"], row["host_memory"], row["path"], row["path_gb_s"]) == expected
     assert (row["copies"], row["copied_mb"], row["gb_s"]) == (1, 1.6, 16)
     assert row["percent_of_path_peak"] == pytest.approx(100 * 16 / expected[3])
@@ -152,7 +152,7 @@ def test_copies_stand_beside_their_path(build, device: str, kernel: str, expecte
 @pytest.mark.parametrize("recorded", [{}, {"bytes": "many"}, {"bytes": -1}, {"bytes": True}])
 def test_copies_without_recorded_bytes_have_no_rate(build, recorded: dict):
     row = (
-        analyze(copy(build, "Memcpy HtoD (Host -> Device)", **recorded).trace(), AnalysisOptions())
+        analyze(copy(build, "Memcpy HtoD (Host -> Device)", **recorded).trace(), AnalysisOptions(), on_demand=True)
         .frames["copies"]
         .iloc[0]
     )
@@ -162,7 +162,7 @@ def test_copies_without_recorded_bytes_have_no_rate(build, recorded: dict):
 
 @pytest.mark.shared
 def test_pinned_copies_of_a_recorded_step_are_rated_against_pcie(real_analysis: RealAnalysis):
-    found = real_analysis("more/torchbench/trace")
+    found = real_analysis("more/torchbench/trace", on_demand=True)
     rows = found.frames["copies"]
     assert rows[["direction", "host_memory", "path"]].to_numpy().tolist() == [
         ["HtoD", "pinned", "PCIe"],
@@ -179,7 +179,9 @@ def test_collectives_of_custom_kernels_are_priced_on_links_by_their_recorded_gro
     )  # fmt: skip
     made.launch(1, "multimem_all_reduce_kernel", 10, 300)
     groups = [{"pg_name": "7", "ranks": [0, 1, 2, 3]}]
-    found = analyze(made.trace(distributedInfo={"rank": 0, "world_size": 4, "pg_config": groups}), AnalysisOptions())
+    found = analyze(
+        made.trace(distributedInfo={"rank": 0, "world_size": 4, "pg_config": groups}), AnalysisOptions(), on_demand=True
+    )
     row = found.frames["unified_perf_summary"].iloc[0]
     assert row["wire_mb"] == pytest.approx(wire_mb, nan_ok=True)
     assert np.isnan(row["hbm_mb"])
@@ -239,7 +241,7 @@ def test_copies_between_devices_of_an_op_that_communicates_do_so(build, op: str,
     made.launch(2, kernel, 10, 30, cat="gpu_memcpy", bytes=16)
     made.op("aten::mm", 30, 20, **{"Input Dims": [[4, 4], [4, 4]], "Input type": ["float"] * 2})
     made.launch(31, "Cijk_Ailk_Bljk", 40, 20)
-    found = analyze(made.trace(), AnalysisOptions())
+    found = analyze(made.trace(), AnalysisOptions(), on_demand=True)
     check_sums(found)
     assert sums(found) == {"CustomCollective": 30, "GEMM": 20}
     assert (found.timeline.exposed_comm_ns, found.timeline.exposed_memcpy_ns) == (30_000, 0)
@@ -262,5 +264,7 @@ def test_kernels_of_a_token_exchange_are_communication_on_the_timeline(build, op
 
 def test_a_copy_without_a_recorded_launch_is_a_copy_in_every_table(build):
     made = build().launch(0, "my_kernel", 5, 40).kernel("Memcpy HtoD (Pinned -> Device)", 60, 25, cat="gpu_memcpy")
-    by_category = analyze(made.trace(), AnalysisOptions()).frames["ops_summary_by_category"].set_index("category")
+    by_category = (
+        analyze(made.trace(), AnalysisOptions(), on_demand=True).frames["ops_summary_by_category"].set_index("category")
+    )
     assert by_category["direct_us_sum"].to_dict() == {"other": 40, "copy": 25}

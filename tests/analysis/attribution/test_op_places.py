@@ -167,7 +167,7 @@ def test_without_stacks_and_repetition_there_are_no_such_columns(tmp_path: Path)
 @pytest.mark.shared
 def test_a_checkpointed_resnet_repeats_what_the_reference_says(shared_traces: Path, real_analysis: RealAnalysis):
     folder = shared_traces / "mi300"
-    analysis = real_analysis("mi300/resnet_act_checkpoint")
+    analysis = real_analysis("mi300/resnet_act_checkpoint", on_demand=True)
     frame = analysis.frames["ops_unique_args"]
     expected = pd.read_csv(folder / "resnet_act_checkpoint_recompute_perf_report_csvs" / "ops_unique_args.csv")
     repeated, known = (f[f["is_recompute"]].groupby("name")["operation_count"].sum() for f in (frame, expected))

@@ -95,7 +95,7 @@ def test_work_queued_before_recording_is_in_no_step_and_has_a_row_of_its_own(bui
     times = times_of(trace)
     assert (times.duration_ns / 1e3).tolist() == [50.0, 50.0]
     assert times.device_events.tolist() == [1, 1]
-    frame = analyze(trace, AnalysisOptions()).frames["steps"]
+    frame = analyze(trace, AnalysisOptions(), on_demand=True).frames["steps"]
     assert frame["step"].tolist() == [None, 0, 1]
     assert frame["begins_with"].tolist() == [BEFORE, "device", "device"]
     assert frame["busy_us"].tolist() == [100.0, 50.0, 50.0]
@@ -581,7 +581,7 @@ def test_the_word_next_to_the_number_says_whether_a_range_is_a_step_or_a_part(bu
     b = build()
     for i in range(3):
         b.op(f"{name}{i}", 100 * i, 100, cat="user_annotation").launch(100 * i + 10, "k", 100 * i + 12, 50)
-    found = analyze(b.trace(), AnalysisOptions())
+    found = analyze(b.trace(), AnalysisOptions(), on_demand=True)
     assert len(found.step_times) == (3 if are_steps else 0)
 
 
@@ -593,7 +593,7 @@ def test_steps_hold_at_least_half_of_the_work_that_was_launched_while_recording(
             step(b, i, 100 * i, 80).launch(100 * i + 10, "k", 100 * i + 12, 50)
             b.events[-3]["name"] = f"tick {i}"
         b.launch(90, "beside", 300, beside)
-        found = analyze(b.trace(), AnalysisOptions())
+        found = analyze(b.trace(), AnalysisOptions(), on_demand=True)
         assert len(found.step_times) == (3 if are_steps else 0), beside
 
 

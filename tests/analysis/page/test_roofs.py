@@ -10,7 +10,7 @@ from tracelens.hardware import HardwareSpec
 
 def test_the_rates_that_the_ops_use_are_the_roofs(build):
     device = HardwareSpec.load("mi300x")
-    found = roofs(analyze(build().mm(128, 128, 128, 0, 100, 10).trace(), AnalysisOptions()))
+    found = roofs(analyze(build().mm(128, 128, 128, 0, 100, 10).trace(), AnalysisOptions(), on_demand=True))
     assert [roof.spec for roof in found.compute] == ["matrix_bf16"]
     assert found.compute[0].peak_tflops_s == device.matrix["bf16"].peak_tflops_s
     assert found.compute[0].achievable_tflops_s == device.matrix["bf16"].achievable_tflops_s
@@ -19,9 +19,9 @@ def test_the_rates_that_the_ops_use_are_the_roofs(build):
 
 def test_an_unknown_device_has_no_roofs(build):
     trace = build().mm(128, 128, 128, 0, 100, 10).trace(deviceProperties=[])
-    analysis = analyze(trace, AnalysisOptions())
+    analysis = analyze(trace, AnalysisOptions(), on_demand=True)
     assert (roofs(analysis) is None) == (analysis.device is None)
 
 
 def test_without_device_work_there_are_no_roofs(build):
-    assert roofs(analyze(build().op("aten::mm", 0, 5).trace(), AnalysisOptions(cpu=True))) is None
+    assert roofs(analyze(build().op("aten::mm", 0, 5).trace(), AnalysisOptions(cpu=True), on_demand=True)) is None

@@ -23,7 +23,7 @@ def test_the_step_nearest_the_median_is_drawn(build):
     for number, at in ((1, 0), (2, 100), (3, 230), (4, 330)):
         builder.op(f"ProfilerStep#{number}", at, 100, cat="user_annotation")
         builder.launch(at + 1, "kernel", at + 2, 10).launch(at + 3, "other", at + 20, 5, stream=9)
-    drawn = step_timeline(analyze(builder.trace(), AnalysisOptions()))
+    drawn = step_timeline(analyze(builder.trace(), AnalysisOptions(), on_demand=True))
     assert (drawn.step, drawn.duration_ns, drawn.events) == (1, 100_000, 2)
     assert drawn.lanes == (Lane(device=0, stream=7), Lane(device=0, stream=9))
     assert drawn.lane.tolist() == [0, 1]
@@ -36,14 +36,16 @@ def test_of_chosen_steps_only_those_are_candidates(build):
     builder = build()
     for number, at in ((1, 0), (2, 100), (3, 230)):
         builder.op(f"ProfilerStep#{number}", at, 90, cat="user_annotation").launch(at + 1, "kernel", at + 2, 10)
-    assert step_timeline(analyze(builder.trace(), AnalysisOptions(steps="2"))).step == 2
+    assert step_timeline(analyze(builder.trace(), AnalysisOptions(steps="2"), on_demand=True)).step == 2
 
 
 def test_threads_of_the_host_stand_level_by_level_and_hold_the_launch(build):
     """The step [0, 100) holds mm [10, 50), which holds the launch [20, 20.5) of the kernel [30, 60)."""
     builder = build().op("ProfilerStep#1", 0, 100, cat="user_annotation").op("aten::mm", 10, 40)
     drawn = step_timeline(
-        analyze(builder.launch(20, "kernel", 30, 30).op("other", 0, 5, tid=2).trace(), AnalysisOptions())
+        analyze(
+            builder.launch(20, "kernel", 30, 30).op("other", 0, 5, tid=2).trace(), AnalysisOptions(), on_demand=True
+        )
     )
     host = drawn.host
     assert (drawn.duration_ns, host.levels, host.left_out) == (100_000, (3, 1), 0)
@@ -58,20 +60,22 @@ def test_what_is_too_deep_to_draw_is_counted_and_its_launch_belongs_to_what_is_d
     builder = build().op("ProfilerStep#1", 0, 100, cat="user_annotation")
     for level in range(MAX_LEVELS + 3):
         builder.op(f"op {level}", 1 + level, 60 - 2 * level)
-    drawn = step_timeline(analyze(builder.launch(25, "kernel", 30, 30).trace(), AnalysisOptions()))
+    drawn = step_timeline(analyze(builder.launch(25, "kernel", 30, 30).trace(), AnalysisOptions(), on_demand=True))
     assert drawn.host.left_out == MAX_LEVELS + 4 + 1 - MAX_LEVELS
     assert drawn.host.level[drawn.host.launched_in[0]] == MAX_LEVELS - 1
 
 
 def test_without_steps_it_is_the_whole_window(build):
-    drawn = step_timeline(analyze(build().launch(0, "a", 10, 5).launch(1, "b", 40, 10).trace(), AnalysisOptions()))
+    drawn = step_timeline(
+        analyze(build().launch(0, "a", 10, 5).launch(1, "b", 40, 10).trace(), AnalysisOptions(), on_demand=True)
+    )
     assert (drawn.step, drawn.duration_ns) == (None, 40_000)
 
 
 def test_idle_time_of_the_step_stands_by_cause(build):
     # window 10 to 50: idle from 15 to 40; the launch of b ends at 30.5, until 20 nothing is recorded, then an op runs
     builder = build().launch(0, "a", 10, 5).op("aten::b", 20, 15).launch(30, "b", 40, 10)
-    drawn = step_timeline(analyze(builder.trace(), AnalysisOptions()))
+    drawn = step_timeline(analyze(builder.trace(), AnalysisOptions(), on_demand=True))
     assert drawn.idle.by_cause == {
         "Python or other host work": 5_000, "launch-bound": 10_500, "launch latency": 9_500,
     }  # fmt: skip
@@ -89,7 +93,9 @@ def test_short_idle_parts_of_a_cause_share_a_rectangle():
 
 
 def test_without_device_work_there_is_nothing_to_draw(build):
-    assert step_timeline(analyze(build().op("aten::mm", 0, 5).trace(), AnalysisOptions(cpu=True))) is None
+    assert (
+        step_timeline(analyze(build().op("aten::mm", 0, 5).trace(), AnalysisOptions(cpu=True), on_demand=True)) is None
+    )
 
 
 def test_short_events_share_a_rectangle_named_after_the_longest(build):
@@ -98,7 +104,7 @@ def test_short_events_share_a_rectangle_named_after_the_longest(build):
     for i in range(50):
         builder.launch(i, f"short {i}", 2 * i, 1 + i / 50).launch(i, f"late {i}", 1200 + 2 * i, 1)
     builder.launch(60, "long", 150, 1000)
-    analysis = analyze(builder.trace(), AnalysisOptions())
+    analysis = analyze(builder.trace(), AnalysisOptions(), on_demand=True)
     drawn = step_timeline(analysis, max_rects=10)
     assert len(drawn.lane) <= 10
     assert int(drawn.count.sum()) == 101
@@ -117,7 +123,7 @@ def test_as_many_rectangles_are_drawn_as_may_be(build):
         duration = 1 + i * 7919 % 100
         builder.launch(at, f"k{i % 3}", at + 1, duration)
         at += duration + 0.5
-    drawn = step_timeline(analyze(builder.trace(), AnalysisOptions()), max_rects=4000)
+    drawn = step_timeline(analyze(builder.trace(), AnalysisOptions(), on_demand=True), max_rects=4000)
     assert 2500 < len(drawn.lane) <= 4000
     assert 0 < drawn.merged_below_ns < 100_000
 
@@ -144,7 +150,7 @@ def test_rectangles_hold_every_event_once_and_all_of_the_time(spans, max_rects):
 
 @pytest.mark.shared
 def test_a_real_step_fits_into_few_rectangles(real_analysis: RealAnalysis):
-    analysis = real_analysis("mi300/resnet_act_checkpoint")
+    analysis = real_analysis("mi300/resnet_act_checkpoint", on_demand=True)
     whole, few = step_timeline(analysis), step_timeline(analysis, max_rects=100)
     assert len(few.lane) <= 100 < len(whole.lane) == whole.events
     assert few.kernel_ns.sum() == whole.kernel_ns.sum()

@@ -243,7 +243,7 @@ def test_the_gemms_of_a_call_that_stays_whole_are_not_counted_as_its_norm(build:
         made.launch(1 + k, kernel, 100 + 20 * k, 10)
     path = tmp_path / "written_for_tracelens.py"
     path.write_text(VARIANTS["without its hook"], encoding="utf-8")
-    found = rows(analyze(made.trace(), AnalysisOptions(extensions=(load_extension(path),))))
+    found = rows(analyze(made.trace(), AnalysisOptions(extensions=(load_extension(path),)), on_demand=True))
     assert found.groupby("category")["kernel_us_sum"].sum().to_dict() == {"NORM_fwd": 10, "GEMM": 20}
 
 

@@ -191,7 +191,7 @@ def test_ids_of_one_stream_in_another_order_are_never_believed(order: list[int])
     calls = ("aten::mm", "my::norm", "my::norm", "aten::mm")
     made = capture(Builder(), 128, calls=calls)
     kernels = [(name, node(1, n)) for name, n in zip("abcd", order, strict=True)]
-    found = analyze(replayed(Builder, kernels).trace(), AnalysisOptions(capture=made.trace()))
+    found = analyze(replayed(Builder, kernels).trace(), AnalysisOptions(capture=made.trace()), on_demand=True)
     assert found.graphs is not None
     assert found.graphs.by_node == (4 if order == sorted(order) else 0)
     assert bool(found.graphs.wrong_ids) == (order != sorted(order))
@@ -361,17 +361,23 @@ def test_every_replayed_kernel_of_an_engine_has_its_op_by_node_alone(
     kernels, launches = REAL[name]
     folder = shared_traces / "inference" / name
     (capture_path,) = (folder / "capture_traces").glob("*.json.gz")
-    plain = real_analysis(f"inference/{name}/graph_execution", str(capture_path.relative_to(shared_traces)))
+    plain = real_analysis(
+        f"inference/{name}/graph_execution", str(capture_path.relative_to(shared_traces)), on_demand=True
+    )
     content = without_names(read(capture_path))
     captured = as_trace(with_ids_of_calls(content) if numbered else content)
     found = whole(
-        analyze(as_trace(with_ids(read(folder / "graph_execution.json.gz"))), AnalysisOptions(capture=captured))
+        analyze(
+            as_trace(with_ids(read(folder / "graph_execution.json.gz"))),
+            AnalysisOptions(capture=captured),
+            on_demand=True,
+        )
     )
     assert found.graphs is not None
     assert (found.graphs.kernels, found.graphs.by_node, found.graphs.linked_launches) == (kernels, kernels, launches)
     rows, of_names = (each.frames["unified_perf_summary"].drop(columns=FRAMES) for each in (found, plain))
     assert rows.equals(of_names)
     wrong = as_trace(with_ids(read(folder / "graph_execution.json.gz"), shuffled))
-    told = analyze(wrong, AnalysisOptions(capture=captured)).graphs
+    told = analyze(wrong, AnalysisOptions(capture=captured), on_demand=True).graphs
     assert told is not None
     assert (told.linked_kernels, sum(count for _, count in told.wrong_ids)) == (0, launches)

@@ -162,13 +162,15 @@ def test_a_decode_of_vllm_is_linked_whole_and_conserves_its_time(real_analysis: 
     folder = "inference/vllm_decode_full"
     found = whole(
         real_analysis(
-            f"{folder}/graph_execution", f"{folder}/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace"
+            f"{folder}/graph_execution",
+            f"{folder}/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace",
+            on_demand=True,
         )
     )
     assert (found.graphs.launches, found.graphs.kernels, found.graphs.linked_kernels) == (1, 421, 421)
     names = set(found.frames["unified_perf_summary"]["name"])
     assert {"vllm::rocm_unquantized_gemm", "vllm::unified_attention_with_output", "aiter::rms_norm"} & names
-    assert real_analysis(f"{folder}/graph_execution").timeline == found.timeline
+    assert real_analysis(f"{folder}/graph_execution", on_demand=True).timeline == found.timeline
 
 
 def with_its_own_replay(capture: dict[str, Any], replayed: dict[str, Any]) -> dict[str, Any]:
@@ -204,8 +206,8 @@ def test_a_capture_that_holds_its_own_replay_opens_the_graph_by_what_was_capture
     twin = tmp_path / "capture.json"
     twin.write_text(json.dumps(with_its_own_replay(read(recorded), read(folder / "graph_execution.json.gz"))))
     trace = load(folder / "graph_execution.json.gz")
-    plain = analyze(trace, AnalysisOptions(capture=load(recorded)))
-    found = analyze(trace, AnalysisOptions(capture=load(twin)))
+    plain = analyze(trace, AnalysisOptions(capture=load(recorded)), on_demand=True)
+    found = analyze(trace, AnalysisOptions(capture=load(twin)), on_demand=True)
     assert plain.graphs is not None
     assert found.graphs is not None
     assert plain.graphs.linked_kernels == plain.graphs.kernels == 421

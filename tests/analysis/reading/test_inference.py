@@ -43,7 +43,7 @@ def rows(found: Analysis) -> pd.DataFrame:
 
 
 def test_calls_of_one_signature_are_rows_of_their_own_where_their_steps_differ(build: Build):
-    unified = rows(analyze(steps(build, 100, 300, 100).trace(), AnalysisOptions()))
+    unified = rows(analyze(steps(build, 100, 300, 100).trace(), AnalysisOptions(), on_demand=True))
     # 2 * 8 heads * (64 + 64) * keys
     assert (unified["gflops"] * 1e9).round().tolist() == [2 * 8 * 128 * 100, 2 * 8 * 128 * 300]
     assert unified["operation_count"].tolist() == [2, 1]
@@ -55,7 +55,7 @@ def test_an_op_belongs_to_the_innermost_annotation_and_ops_outside_have_no_model
     made.op(DECODE.format(n=700), 5, 60, tid=1, cat="user_annotation")
     made.op("vllm::unified_attention_with_output", 95, 4, tid=2, **ATTENTION)
     made.launch(96, "kernel_unified_attention_2d", 120, 10, tid=2)
-    unified = rows(analyze(made.trace(), AnalysisOptions(steps=FILE)))
+    unified = rows(analyze(made.trace(), AnalysisOptions(steps=FILE), on_demand=True))
     assert (unified["gflops"].iloc[0] * 1e9).round() == 2 * 8 * 128 * 700
     assert "no step annotation" in unified["note"].iloc[1]
     assert unified["category"].tolist() == ["InferenceAttention"] * 2
@@ -65,14 +65,14 @@ def test_ops_that_read_no_step_stay_one_row(build: Build):
     made = steps(build, 100, 300)
     for at in (30, 130):
         made.mm(8, 8, 8, at=at, start=at + 5, duration=2)
-    unified = analyze(made.trace(), AnalysisOptions()).frames["unified_perf_summary"]
+    unified = analyze(made.trace(), AnalysisOptions(), on_demand=True).frames["unified_perf_summary"]
     assert unified.loc[unified["name"] == "aten::mm", "operation_count"].tolist() == [2]
 
 
 @pytest.mark.shared
 def test_a_prefill_of_sglang_agrees_with_the_table_beside_it(shared_traces: Path, real_analysis: RealAnalysis):
     folder = shared_traces / "inference" / "sglang_prefilldecode"
-    found = real_analysis("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode")
+    found = real_analysis("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", on_demand=True)
     assert [extension.name for extension in found.extensions] == ["aiter", "sglang", "vllm"]
     assert found.coverage.perf_model is not None
     assert found.coverage.perf_model > 0.9999
@@ -107,7 +107,7 @@ VLLM = (
 def test_kernel_times_by_kernel_name_agree_with_the_table(
     shared_traces: Path, real_analysis: RealAnalysis, which: tuple[str, ...]
 ):
-    found, tables = real_analysis(*which), (shared_traces / which[0]).parent / "perf_csvs"
+    found, tables = real_analysis(*which, on_demand=True), (shared_traces / which[0]).parent / "perf_csvs"
     theirs: dict[str, float] = {}
     for details in pd.read_csv(tables / "ops_unique_args.csv")["kernel_details_summary"]:
         for name, us in re.findall(
@@ -129,7 +129,7 @@ def test_kernel_times_by_category_agree_with_the_table(
 
     Within 10 us: a copy within ``aten::cumsum`` counts for the cumsum here, and as elementwise there.
     """
-    found, tables = real_analysis(*which), (shared_traces / which[0]).parent / "perf_csvs"
+    found, tables = real_analysis(*which, on_demand=True), (shared_traces / which[0]).parent / "perf_csvs"
     assert found.coverage.categorised is not None
     assert found.coverage.categorised > 0.999
     table = pd.read_csv(tables / "ops_summary_by_category.csv")
@@ -145,7 +145,7 @@ def test_kernel_times_by_category_agree_with_the_table(
 @pytest.mark.shared
 def test_replayed_ops_agree_with_the_table_beside_the_replay(shared_traces: Path, real_analysis: RealAnalysis):
     """Per op of the capture: calls, kernel time, and FLOPs and bytes where the table computes them from shapes."""
-    found, tables = real_analysis(*VLLM), (shared_traces / VLLM[0]).parent / "perf_csvs"
+    found, tables = real_analysis(*VLLM, on_demand=True), (shared_traces / VLLM[0]).parent / "perf_csvs"
     ours = found.frames["unified_perf_summary"].set_index("name")
     compared = []
     for row in pd.read_csv(tables / "unified_perf_summary.csv").to_dict("records"):

@@ -39,7 +39,7 @@ def frame(found: Analysis, name: str) -> Any:
 
 
 def test_every_step_says_its_phase_its_tokens_and_where_its_time_went(build: Build):
-    rows = frame(analyze(served(build), AnalysisOptions()), "inference_iterations")
+    rows = frame(analyze(served(build), AnalysisOptions(), on_demand=True), "inference_iterations")
     assert rows["phase"].tolist() == ["prefill", "mixed", "decode", "decode", "decode", "decode", "decode"]
     assert rows["context_tokens"].tolist() == [4096, 512, 0, 0, 0, 0, 0]
     assert rows["duration_us"].tolist()[:6] == [100.0] * 6
@@ -49,7 +49,7 @@ def test_every_step_says_its_phase_its_tokens_and_where_its_time_went(build: Bui
 
 
 def test_phases_add_up_their_complete_steps(build: Build):
-    rows = frame(analyze(served(build), AnalysisOptions()), "inference_phases")
+    rows = frame(analyze(served(build), AnalysisOptions(), on_demand=True), "inference_phases")
     assert rows.index.tolist() == ["prefill", "decode", "mixed", "steady decode"]
     assert rows["steps"].tolist() == [1, 5, 1, 2]
     assert rows.loc["decode", "requests_mean"] == pytest.approx((3 + 4 + 4 + 4 + 1) / 5)
@@ -59,9 +59,9 @@ def test_phases_add_up_their_complete_steps(build: Build):
 
 def test_the_steady_window_is_the_longest_run_of_like_steps_without_its_first(build: Build):
     trace = served(build)
-    rows = frame(analyze(trace, AnalysisOptions()), "inference_iterations")
+    rows = frame(analyze(trace, AnalysisOptions(), on_demand=True), "inference_iterations")
     assert rows.index[rows["steady"]].tolist() == [4, 5]
-    chosen = analyze(trace, AnalysisOptions(steps="steady"))
+    chosen = analyze(trace, AnalysisOptions(steps="steady"), on_demand=True)
     assert [chosen.step_times.steps[i].number for i in chosen.selected_steps] == [4, 5]
     assert chosen.timeline.total_ns == 2 * 100_000
     assert frame(chosen, "inference_iterations").index.tolist() == [4, 5]
@@ -81,7 +81,7 @@ def test_the_profilers_steps_stay_the_steps_and_engine_steps_a_sheet(build: Buil
     for i in range(2):
         made.op("execute_context_0(0)_generation_4(4)", 200 * i, 150, cat="user_annotation")
         made.mm(8, 8, 8, at=200 * i + 1, start=200 * i + 10, duration=40)
-    found = analyze(made.trace(), AnalysisOptions())
+    found = analyze(made.trace(), AnalysisOptions(), on_demand=True)
     assert [step.number for step in found.step_times.steps] == [3]
     assert frame(found, "inference_iterations")["busy_us"].tolist() == [40.0, 40.0]
 
@@ -91,7 +91,7 @@ def test_an_annotation_inside_another_is_the_same_step(build: Build):
     made.op("execute_context_0(0)_generation_4(4)", 0, 100, cat="user_annotation")
     made.op("execute_context_0(0)_generation_4(4)", 10, 50, cat="user_annotation")
     made.mm(8, 8, 8, at=20, start=30, duration=40)
-    assert len(frame(analyze(made.trace(), AnalysisOptions()), "inference_iterations")) == 1
+    assert len(frame(analyze(made.trace(), AnalysisOptions(), on_demand=True), "inference_iterations")) == 1
 
 
 def test_a_capture_has_a_batch_and_no_phase():
@@ -102,7 +102,7 @@ def test_a_capture_has_a_batch_and_no_phase():
 @pytest.mark.shared
 def test_a_decode_of_vllm_has_32_requests_with_55086_keys(real_analysis: RealAnalysis):
     """Its annotation: generation_32(sq32sk55086...), so 55086 - 32 were cached before."""
-    found = real_analysis("inference/vllm_decode_full/graph_execution")
+    found = real_analysis("inference/vllm_decode_full/graph_execution", on_demand=True)
     (row,) = found.frames["inference_iterations"].to_dict("records")
     assert (row["phase"], row["generation_requests"], row["past_tokens"]) == ("decode", 32, 55086 - 32)
 

@@ -62,7 +62,7 @@ def backward(
 def test_the_gemm_of_a_linear_is_a_row_of_its_own_beside_the_other_kernels(build: Build):
     made = build()
     forward(made, 0)
-    rows = unified(analyze(made.trace(), AnalysisOptions()))
+    rows = unified(analyze(made.trace(), AnalysisOptions(), on_demand=True))
     assert rows.loc["_Linear_yfwd_mm", "gflops"] == pytest.approx(PRODUCT / 1e9)
     assert rows.loc["_Linear_yfwd_mm", "hbm_mb"] == pytest.approx(2 * (T * IN + IN * OUT + T * OUT) / 1e6)
     assert rows["kernel_us_sum"].to_dict() == {"_Linear_yfwd_mm": 3.0, "_Linear->cast_kernel (Synthetic Op)": 2.0}
@@ -72,7 +72,7 @@ def test_a_backward_is_the_inputs_gradient_then_the_weights(build: Build):
     made = build()
     forward(made, 0)
     backward(made, 100)
-    rows = unified(analyze(made.trace(), AnalysisOptions()))
+    rows = unified(analyze(made.trace(), AnalysisOptions(), on_demand=True))
     xgrad, wgrad = rows.loc["_LinearBackward_xgrad_mm"], rows.loc["_LinearBackward_wgrad_mm"]
     assert (xgrad["kernel_us_sum"], wgrad["kernel_us_sum"]) == (4.0, 5.0)
     assert xgrad["input_dims"] == f"(({T}, {OUT}), ({OUT}, {IN}))"
@@ -83,7 +83,7 @@ def test_a_backward_is_the_inputs_gradient_then_the_weights(build: Build):
 def test_fp8_operands_have_one_byte_and_the_result_two(build: Build):
     made = build()
     forward(made, 0, **linear(fp8="True"))
-    rows = unified(analyze(made.trace(), AnalysisOptions()))
+    rows = unified(analyze(made.trace(), AnalysisOptions(), on_demand=True))
     assert rows.loc["_Linear_yfwd_mm", "hbm_mb"] == pytest.approx((T * IN + IN * OUT + 2 * T * OUT) / 1e6)
     assert rows.loc["_Linear_yfwd_mm", "compute_spec"] == "matrix_fp8_e4m3fn"
 
@@ -93,7 +93,7 @@ def test_a_gathered_input_has_the_rows_of_all_ranks(build: Build):
     made.op("_Linear", 0, 50, **linear())
     made.op("record_param_comms", 1, 5, **{"Collective name": "_allgather_base", "Out msg nelems": 8 * T * IN})
     made.launch(10, "nvjet_hsh", 20, 3)
-    rows = unified(analyze(made.trace(), AnalysisOptions()))
+    rows = unified(analyze(made.trace(), AnalysisOptions(), on_demand=True))
     assert rows.loc["_Linear_yfwd_mm", "gflops"] == pytest.approx(8 * PRODUCT / 1e9)
 
 
@@ -109,7 +109,7 @@ def test_another_number_of_gemms_leaves_the_call_whole_and_says_so(build: Build)
 def test_version_1_keeps_the_gemms_that_it_records_itself(build: Build):
     made = build()
     made.op("_Linear", 0, 50, **linear()).op("tex_ts::te_gemm_ts", 1, 20).launch(2, "nvjet_a", 30, 3)
-    assert list(unified(analyze(made.trace(), AnalysisOptions())).index) == ["tex_ts::te_gemm_ts"]
+    assert list(unified(analyze(made.trace(), AnalysisOptions(), on_demand=True)).index) == ["tex_ts::te_gemm_ts"]
 
 
 def test_recomputed_forwards_belong_to_their_backward_last_in_first_out(build: Build):
@@ -125,7 +125,7 @@ def test_recomputed_forwards_belong_to_their_backward_last_in_first_out(build: B
         made.op("_Linear", at, 50, 2, **sizes).launch(at + 1, "nvjet_a", at + 20, 1, tid=2)
     backward(made, 1300, **bare, **arguments((T // 4, 4, 1024)))
     backward(made, 1500, **bare, **arguments((T // 4, 4, OUT)))
-    rows = analyze(made.trace(), AnalysisOptions()).frames["unified_perf_summary"]
+    rows = analyze(made.trace(), AnalysisOptions(), on_demand=True).frames["unified_perf_summary"]
     xgrad = rows[rows["name"] == "_LinearBackward_xgrad_mm"]
     assert sorted(xgrad["input_dims"]) == [f"(({T}, 1024), (1024, {IN}))", f"(({T}, {OUT}), ({OUT}, {IN}))"]
 
@@ -140,7 +140,7 @@ def test_an_mlp_has_two_gemms_forward_and_four_backward(build: Build):
     made.op("_LayerNormMLPBackward", 100, 70, 2, **arguments((T, IN)), **{"Sequence number": 7})
     for k in range(4):
         made.launch(101 + k, f"nvjet_{k}", 120 + 10 * k, 1 + k, tid=2)
-    rows = unified(analyze(made.trace(), AnalysisOptions()))
+    rows = unified(analyze(made.trace(), AnalysisOptions(), on_demand=True))
     assert rows.loc["_LayerNormMLP_fc1_yfwd_mm", "gflops"] == pytest.approx(2 * T * IN * 2 * OUT / 1e9)
     assert rows.loc["_LayerNormMLP_fc2_yfwd_mm", "gflops"] == pytest.approx(PRODUCT / 1e9)
     times = {name: us for name, us in rows["kernel_us_sum"].items() if "MLPBackward" in str(name)}
@@ -157,7 +157,7 @@ def test_a_grouped_linear_reads_every_groups_weight_and_costs_twice_backward(bui
     made.launch(1, "nvjet_1", 20, 3)
     made.op("_GroupedLinearBackward", 100, 50, 2, **arguments((T, OUT)), **{"Sequence number": 7})
     made.launch(101, "nvjet_2", 120, 3, tid=2)
-    rows = unified(analyze(made.trace(), AnalysisOptions()))
+    rows = unified(analyze(made.trace(), AnalysisOptions(), on_demand=True))
     assert rows["gflops"].to_dict() == pytest.approx(
         {"_GroupedLinear": PRODUCT / 1e9, "_GroupedLinearBackward": 2 * PRODUCT / 1e9}
     )
@@ -175,7 +175,7 @@ def test_a_backward_op_without_a_binding_takes_its_forwards_backward(build: Buil
     made.op("autograd::engine::evaluate_function: ConvBias_Backward", 100, 60, 2, **{"Sequence number": 3})
     made.op("ConvBias_Backward", 101, 50, 2, **arguments((2, 5, 8, 8)), **{"Sequence number": 3})
     made.launch(102, "implicit_gemm_dgrad", 120, 6, tid=2)
-    rows = unified(analyze(made.trace(), AnalysisOptions()))
+    rows = unified(analyze(made.trace(), AnalysisOptions(), on_demand=True))
     assert rows.loc["ConvBias_Backward", "category"] == "CONV_bwd"
     # dgrad and wgrad cost as the forward's products, and the bias' gradient one addition per element of dY
     products = 2 * 27 * 2 * 5 * 64
@@ -192,7 +192,7 @@ def test_a_gemm_has_two_gemms_as_its_backward(build: Build):
     made = build()
     made.op("my::gemm", 0, 50, **arguments((T, IN), (IN, OUT)), **{"Sequence number": 3}).launch(1, "my_kernel", 20, 3)
     made.op("MyGemmBackward", 100, 50, 2, **{"Sequence number": 3}).launch(101, "my_kernel_bwd", 120, 6, tid=2)
-    rows = unified(analyze(made.trace(), AnalysisOptions(extensions=(load_extension(_read),))))
+    rows = unified(analyze(made.trace(), AnalysisOptions(extensions=(load_extension(_read),)), on_demand=True))
     assert rows.loc["MyGemmBackward", "gflops"] == pytest.approx(2 * PRODUCT / 1e9)
     assert rows.loc["MyGemmBackward", "category"] == "GEMM"
 
@@ -204,7 +204,7 @@ def test_an_op_below_with_a_model_of_its_own_keeps_its_kernels(build: Build):
     made.op("MmBackward0", 100, 50, 2, **{"Sequence number": 3})
     made.mm(T, OUT, IN, at=101, start=120, duration=3, tid=2)
     made.events[-3]["tid"] = 2
-    assert set(unified(analyze(made.trace(), AnalysisOptions())).index) == {"aten::mm"}
+    assert set(unified(analyze(made.trace(), AnalysisOptions(), on_demand=True)).index) == {"aten::mm"}
 
 
 def test_look_ups_pair_with_their_backward_last_in_first_out(build: Build):
@@ -224,7 +224,7 @@ def test_look_ups_pair_with_their_backward_last_in_first_out(build: Build):
         made.op(gradient, at, 50, 2, **arguments((4, 160)))
         made.op("aten::zero_", at + 1, 10, 2, **arguments((1,))).launch(at + 2, "fill_kernel", at + 20, 1, tid=2)
         made.launch(at + 15, "backward_kernel", at + 30, 2, tid=2)
-    rows = analyze(made.trace(), AnalysisOptions()).frames["unified_perf_summary"]
+    rows = analyze(made.trace(), AnalysisOptions(), on_demand=True).frames["unified_perf_summary"]
     rows = rows[rows["name"] == gradient].sort_values("example_row")
     # 5 operations per element of 160: 300 indices first, whose forward came last
     assert (rows["gflops"] * 1e9).tolist() == pytest.approx([5 * 300 * 160, 5 * 100 * 160])

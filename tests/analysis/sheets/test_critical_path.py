@@ -102,7 +102,7 @@ def test_what_is_left_out_of_a_step_is_left_out_of_its_path(build: Build) -> Non
     builder.op("cudaDeviceSynchronize", 1, 50, cat="cuda_runtime")
     for at, start in ((55, 58), (79, 80), (81, 100)):
         builder.launch(at, "k", start, 20)
-    found = analyze(builder.trace(), AnalysisOptions())
+    found = analyze(builder.trace(), AnalysisOptions(), on_demand=True)
     assert found.step_times.duration_ns.tolist() == [60_000]
     assert found.frames["critical_path"]["time_us"].sum() == 60
 
@@ -176,7 +176,7 @@ def test_the_path_is_that_of_the_typical_step(build: Build) -> None:
         builder.op(f"ProfilerStep#{number}", start, 90, cat="user_annotation").launch(
             start + 1, "k", start + 10, length
         )
-    frame = analyze(builder.trace(), AnalysisOptions()).frames["critical_path"]
+    frame = analyze(builder.trace(), AnalysisOptions(), on_demand=True).frames["critical_path"]
     # steps last from kernel to kernel, 100 us, the last to the end of its annotation, 80: the typical one is the first
     assert frame["step"].tolist() == [0] * len(frame)
     assert frame["time_us"].sum() == 100

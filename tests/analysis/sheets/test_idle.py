@@ -475,7 +475,7 @@ def test_the_long_gaps_of_real_traces_have_their_cause(
 @pytest.mark.parametrize("overlap", ["keep", "clip"])
 @pytest.mark.parametrize("name", part(["hta/nccl_parser_config/nccl_data", "mi300/resnet_act_checkpoint"], 2))
 def test_the_causes_add_up_in_selected_steps_too(real_analysis: RealAnalysis, name: str, overlap: str) -> None:
-    analysis = real_analysis(name, steps="steady", overlap=overlap)
+    analysis = real_analysis(name, steps="steady", overlap=overlap, on_demand=True)
     by_cause = analysis.frames["idle_causes"]["idle_us"]
     assert round(1000 * by_cause.sum()) == analysis.timeline.idle_ns > 0
     idle = analysis.frames["gpu_timeline"].set_index("type").loc["idle_time", "time_us"] / 1e3
@@ -488,7 +488,7 @@ def test_the_profilers_own_stop_is_no_synchronization_of_the_program(build: Buil
     builder.op("cudaDeviceSynchronize", 150, 40, cat="cuda_runtime")
 
     def idle_us() -> dict[str, float]:
-        frame = analyze(builder.trace(), AnalysisOptions(steps="1")).frames["idle_causes"]
+        frame = analyze(builder.trace(), AnalysisOptions(steps="1"), on_demand=True).frames["idle_causes"]
         return dict(zip(frame["cause"], frame["idle_us"], strict=True))
 
     assert idle_us()["profiler overhead"] == 40

@@ -278,7 +278,7 @@ def test_every_kernel_of_a_real_trace_is_joined_with_its_own_op(
             write([number, 7, kernel, *sizes, 0, "dram__bytes.sum", "byte", f"{1000 + number:,}"])
     counted_of = dict(zip(rows.tolist(), range(1000, 1000 + len(rows)), strict=True))
     options = AnalysisOptions(counters=(read_counters(path),), steps="file")
-    analysis = analyze(trace, options)
+    analysis = analyze(trace, options, on_demand=True)
     frame = analysis.frames["kernel_counters"]
     assert frame["not_joined"].isna().all()
     assert frame["counted"].sum() == len(rows)

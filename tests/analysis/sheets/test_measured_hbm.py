@@ -30,7 +30,7 @@ def sample(builder: Builder, at: float, device: int | str = 0, **counters: objec
 
 
 def measured(builder: Builder) -> pd.DataFrame | None:
-    found: pd.DataFrame | None = analyze(builder.trace(), AnalysisOptions()).frames.get("measured_hbm")
+    found: pd.DataFrame | None = analyze(builder.trace(), AnalysisOptions(), on_demand=True).frames.get("measured_hbm")
     return None if found is None else found.set_index("kernel_name")
 
 

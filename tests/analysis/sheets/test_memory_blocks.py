@@ -56,7 +56,9 @@ def test_the_peak_lies_before_the_snapshot_and_names_its_lines(tmp_path: Path, b
     ]
     path = snapshot(tmp_path / "s.json", [(100 * MB, "weights"), (30 * MB, "forward")], 600 * MB, changes)
     trace = build().mm(64, 64, 64, at=10, start=100, duration=20).trace()
-    frame = analyze(trace, AnalysisOptions(memory_snapshot=read_memory_snapshot(path))).frames["memory_blocks"]
+    frame = analyze(trace, AnalysisOptions(memory_snapshot=read_memory_snapshot(path)), on_demand=True).frames[
+        "memory_blocks"
+    ]
     shown = frame[["held_by", "peak_mb", "end_mb", "blocks", "largest_mb"]].to_numpy().tolist()
     assert shown == [
         [UNUSED, 350, 470, 0, 0],

@@ -28,7 +28,7 @@ def texts_of_calls(found: Analysis, row: int, argument: str) -> set[str | None]:
     "name", part(["b200/eager_trace", "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace"], 2)
 )
 def test_rows_of_one_kernel_show_a_star_exactly_where_their_ops_differ(real_analysis: RealAnalysis, name: str):
-    found = real_analysis(name)
+    found = real_analysis(name, on_demand=True)
     rows = found.frames["unified_perf_summary"]
     merged = rows[rows["name"].str.contains("->")]
     assert len(merged) > 0
@@ -40,7 +40,7 @@ def test_rows_of_one_kernel_show_a_star_exactly_where_their_ops_differ(real_anal
 
 @pytest.mark.shared
 def test_copies_of_many_sizes_are_one_row_with_a_star_in_ops_too(real_analysis: RealAnalysis):
-    ops = real_analysis("b200/eager_trace").frames["ops"].set_index("name")
+    ops = real_analysis("b200/eager_trace", on_demand=True).frames["ops"].set_index("name")
     assert ops.loc["aten::copy_->Memcpy HtoD (Pinned -> Device)", "shapes"] == "*"
 
 
@@ -51,6 +51,6 @@ def test_copies_of_two_sizes(build: Build, other: list[int], shown: str):
         kinds = {"Input type": ["float", "float"], "Input Strides": [[1], [1]], "Concrete Inputs": ["", ""]}
         b.op("aten::copy_", at, 20, **{"Input Dims": [shape, shape], **kinds})
         b.launch(at + 1, "Memcpy DtoH (Device -> Pinned)", at + 30, 5, cat="gpu_memcpy")
-    row = analyze(b.trace(), AnalysisOptions()).frames["unified_perf_summary"].iloc[0]
+    row = analyze(b.trace(), AnalysisOptions(), on_demand=True).frames["unified_perf_summary"].iloc[0]
     assert (row["operation_count"], row["input_dims"]) == (2, shown)
     assert row["input_types"] == "('float', 'float')"

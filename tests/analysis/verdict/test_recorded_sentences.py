@@ -80,7 +80,7 @@ def test_the_share_of_peak_of_replayed_graphs_is_of_the_matrix_work(real_analysi
 @pytest.mark.sweep
 def test_kernels_of_an_old_recording_are_no_memsets(real_analysis: RealAnalysis) -> None:
     """Nothing but recorded memsets is one (29 us); all gradients of convolutions are ``CONV_bwd``."""
-    found = real_analysis(OLD_RESNET, steps=FILE)
+    found = real_analysis(OLD_RESNET, steps=FILE, on_demand=True)
     ms = found.frames["ops_summary_by_category"].set_index("category")["direct_us_sum"] / 1e3
     assert ms["memset"] < 0.53
     assert ms["CONV_bwd"] > 2 * ms["CONV_fwd"] > 200

@@ -52,14 +52,14 @@ def test_the_mean_over_all_calls_decides(build: Build):
     b = build()
     for at, duration in ((0, 500), (1000, 1500), (3000, 1500)):
         fused(b, "triton_poi_fused_add_1", 10**9, at, duration)
-    row = analyze(b.trace(), AnalysisOptions()).frames["unified_perf_summary"].iloc[0]
+    row = analyze(b.trace(), AnalysisOptions(), on_demand=True).frames["unified_perf_summary"].iloc[0]
     assert row["hbm_mb"] == 6000
 
 
 def test_what_fits_in_the_last_cache_may_come_from_there(build: Build):
     """MI300X has 256 MiB of Infinity Cache: 60 MB in 5 us are 12 TB/s."""
     row = (
-        analyze(fused(build(), "triton_poi_fused_add_1", 10**7, 0, 5).trace(), AnalysisOptions())
+        analyze(fused(build(), "triton_poi_fused_add_1", 10**7, 0, 5).trace(), AnalysisOptions(), on_demand=True)
         .frames["unified_perf_summary"]
         .iloc[0]
     )
@@ -121,7 +121,9 @@ def test_a_model_without_windows_or_that_is_not_known_sees_everything(build: Bui
 @pytest.mark.shared
 def test_windowed_layers_of_a_real_step_are_the_quick_ones(real_trace: RealTrace):
     """Of 24 calls 12 see a window; none of these takes as long as any of the others."""
-    found = analyze(real_trace("inference/vllm_prefilldecode_piecewise/graph_execution"), AnalysisOptions())
+    found = analyze(
+        real_trace("inference/vllm_prefilldecode_piecewise/graph_execution"), AnalysisOptions(), on_demand=True
+    )
     rows = found.frames["unified_perf_summary"]
     rows = rows[rows["name"] == "vllm::unified_attention_with_output"].sort_values("kernel_us_max")
     assert rows["operation_count"].tolist() == [12, 12]

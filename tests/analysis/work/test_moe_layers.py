@@ -21,7 +21,7 @@ FINALIZE = "void moe::dev::finalize::finalizeKernelVecLoad<moe::dev::finalize::K
 
 @pytest.mark.shared
 def test_the_experts_of_a_b200_trace_have_work(real_analysis: RealAnalysis):
-    found = real_analysis("b200/eager_trace")
+    found = real_analysis("b200/eager_trace", on_demand=True)
     rows = found.frames["unified_perf_summary"].set_index("name")
     up = rows.loc["pseudo_op::moe_up"]
     assert up["gflops"] == pytest.approx(2 * 2 * 888 * 4 * 3072 * 512 / 1e9)  # gpt-oss on 8 ranks: 2880 / 8, padded
@@ -41,7 +41,7 @@ def test_a_layer_in_a_trace_becomes_rows_of_its_operations(build: Callable[[], A
                 "Concrete Inputs": [str(size), str(dtype)]})  # fmt: skip
     for i, kernel in enumerate((ROUTE, UP, DOWN, FINALIZE)):
         made.launch(10 + i, kernel, 200 + 10 * i, 8)
-    found = analyze(made.trace(), AnalysisOptions(extensions=(load_extension("vllm"),)))
+    found = analyze(made.trace(), AnalysisOptions(extensions=(load_extension("vllm"),)), on_demand=True)
     names = set(found.frames["unified_perf_summary"]["name"])
     assert names == {f"pseudo_op::moe_{kind}" for kind in ("route", "up", "down", "finalize")}
     assert found.coverage.perf_model == 1

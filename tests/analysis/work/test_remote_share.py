@@ -73,7 +73,7 @@ def test_a_report_has_the_all_to_alls_remote_bytes_and_where_they_are_from(tmp_p
     ]  # fmt: skip
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"distributedInfo": {"rank": 1}, "traceEvents": kernels}), encoding="utf-8")
-    frame = analyze(load(path), AnalysisOptions()).frames["coll_analysis"]
+    frame = analyze(load(path), AnalysisOptions(), on_demand=True).frames["coll_analysis"]
     # 1,000 elements of 2 bytes: half of them, and a quarter, stay
     assert frame.expected_remote_mb.tolist() == pytest.approx([0.001, 0.0015])
     assert frame.remote_from.tolist() == ["split sizes", "even split"]

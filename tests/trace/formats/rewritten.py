@@ -39,7 +39,7 @@ def events(path: Path = EXAMPLE) -> list[dict[str, Any]]:
 @cache
 def kernel_table(path: Path) -> pd.DataFrame:
     """The sheet kernel_summary of all of the file, without what rests on categories of parents."""
-    frame = analyze(load(path), AnalysisOptions(steps="file")).frames["kernel_summary"]
+    frame = analyze(load(path), AnalysisOptions(steps="file"), on_demand=True).frames["kernel_summary"]
     columns = [
         "parent_op",
         "kernel_name",

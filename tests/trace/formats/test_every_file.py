@@ -89,7 +89,7 @@ def test_a_report_has_the_kernels_of_a_plain_reader(
         assert "give " in said or "record again" in said.lower(), said
     for rank, rows in enumerate(processes):
         counts, spent, _ = sums(row for row in rows if not row[0].startswith(("Mem", "Copy")))
-        analysis = analyze(load(path), AnalysisOptions(rank=rank if len(processes) > 1 else None))
+        analysis = analyze(load(path), AnalysisOptions(rank=rank if len(processes) > 1 else None), on_demand=True)
         sheet = analysis.frames["kernel_summary"]
         kernels = sheet[~sheet["kernel_name"].str.startswith(("Mem", "Copy"))].groupby("kernel_name")
         assert kernels["kernels"].sum().astype(int).to_dict() == dict(counts)

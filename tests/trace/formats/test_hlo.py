@@ -411,7 +411,7 @@ def test_a_collective_of_nccl_is_the_one_of_its_op(tmp_path: Path) -> None:
         ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", "all-reduce-start.3", 4),
     ]
     path = gpu_profile(tmp_path / "g.xplane.pb", kernels, [(n, op) for _, op, n in kernels])
-    (row,) = analyze(load(path), AnalysisOptions()).frames["coll_analysis"].to_dict("records")
+    (row,) = analyze(load(path), AnalysisOptions(), on_demand=True).frames["coll_analysis"].to_dict("records")
     assert (row["collective"], row["in_nelems"], row["group_size"], row["dtype"]) == ("all_reduce", 1 << 20, 2, "bf16")
     assert row["effective_bus_gb_s"] == pytest.approx((1 << 21) / 10e-6 / 1e9)
 
@@ -494,7 +494,7 @@ def test_real_profiles_say_what_xprof_says(name: str, shared_traces: Path) -> No
 def test_an_op_of_two_kernels_runs_once_for_both(shared_traces: Path) -> None:
     """8 devices convolve 5 times, by a kernel that unfolds the image and one that multiplies: 79 of these 80 in the file."""
     path = shared_traces / "more" / "xplane" / "tracelens_jax_conv_minimal_08.xplane.pb.gz"
-    rows = analyze(load(path), AnalysisOptions()).frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
+    rows = analyze(load(path), AnalysisOptions(), on_demand=True).frames[perf_summary.UNIFIED_PERF_SUMMARY_TITLE]
     mine = rows[rows["name"] == "cudnn-conv.1"]
     assert mine["operation_count"].sum() == 8 * 5
     assert (mine["operation_count"] * mine["kernels_per_call"]).sum() == 79

@@ -129,7 +129,7 @@ def test_kernels_of_a_graph_lead_to_the_calls_of_its_capture(tmp_path: Path) -> 
     trace = load(captured_and_launched(tmp_path / "graph.sqlite"))
     table = trace.table
     assert table.graph_node[table.rows_of([Kind.KERNEL])].tolist() == [7, 8]
-    found = analyze(trace, AnalysisOptions())
+    found = analyze(trace, AnalysisOptions(), on_demand=True)
     assert found.graphs is not None
     assert (found.graphs.by_node, found.graphs.kernels, found.graphs.wrong_ids) == (2, 2, ())
     rows = found.frames["unified_perf_summary"].set_index("input_dims")["kernel_us_sum"]
@@ -138,7 +138,12 @@ def test_kernels_of_a_graph_lead_to_the_calls_of_its_capture(tmp_path: Path) -> 
 
 def test_without_the_nodes_that_calls_made_copies_of_other_numbers_lead_nowhere(tmp_path: Path) -> None:
     """Numbered 21 and 20, they are not in the order of the one stream that was captured."""
-    assert analyze(load(captured_and_launched(tmp_path / "g.sqlite", nodes=False)), AnalysisOptions()).graphs is None
+    assert (
+        analyze(
+            load(captured_and_launched(tmp_path / "g.sqlite", nodes=False)), AnalysisOptions(), on_demand=True
+        ).graphs
+        is None
+    )
 
 
 def test_what_would_run_in_the_database_is_not_read(tmp_path: Path) -> None:
