@@ -155,14 +155,14 @@ def shared_traces() -> Path:
 @pytest.fixture(scope="session")
 def real_trace(shared_traces: Path) -> RealTrace:
     """A real trace by its path, with or without ``.json.gz``; read once for all tests that only look at it."""
-    return lru_cache(maxsize=6)(lambda name: load(shared_traces / f"{name.removesuffix('.json.gz')}.json.gz"))
+    return lru_cache(maxsize=12)(lambda name: load(shared_traces / f"{name.removesuffix('.json.gz')}.json.gz"))
 
 
 @pytest.fixture(scope="session")
 def real_analysis(real_trace: RealTrace) -> RealAnalysis:
     """As ``real_trace``, analyzed: (name, name of its capture, ``on_demand``, further options)."""
 
-    @lru_cache(maxsize=6)
+    @lru_cache(maxsize=12)
     def analysis(name: str, capture: str | None = None, *, on_demand: bool = False, **options: Any) -> Analysis:
         captured = real_trace(capture) if capture else None
         return analyze(real_trace(name), AnalysisOptions(capture=captured, **options), on_demand=on_demand)
