@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,3 +145,46 @@ def test_json_of_a_served_device_has_the_notes_of_the_text(capsys: pytest.Captur
     assert main(words) == 0
     out = capsys.readouterr().out
     assert all(f"note: {note}" in out for note in notes)
+
+
+#: ``quantization_config`` of a checkpoint, and what --weights says of the same.
+HELD = {
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    "int8": {
+        "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}},
+        "quant_method": "compressed-tensors", "ignore": ["lm_head"],
+    },
+    "w8a16": {"quant_method": "gptq", "bits": 8},
+    "int4": {"quant_method": "awq", "bits": 4},
+    "nvfp4": {
+        "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float"}, "input_activations": {"num_bits": 4}}},
+        "quant_method": "compressed-tensors", "ignore": ["lm_head"],
+    },
+}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "b200", "mi355x", "a100-sxm-80gb"])
+@pytest.mark.parametrize("weights", HELD)
+def test_a_checkpoint_of_narrow_weights_takes_as_long_as_the_same_weights_asked_for(
+    device: str, weights: str, tmp_path: Path
+) -> None:
+    """It was read as weights alone, multiplied in BF16 whatever the file said."""
+    files = {}
+    for name, config in (("held", {"quantization_config": HELD[weights]}), ("asked", {})):
+        files[name] = tmp_path / f"{name}.json"
+        files[name].write_text(json.dumps(LLAMA | config))
+    held, asked = cost(device, str(files["held"])), cost(device, str(files["asked"]), weights=weights)
+    for step in ((1024, [(1024, 0)], 1, 1, 0, 0), (64, [], 64, 0, 64, 64 * 512)):
+        assert held.mixed_time(*step)[0] == pytest.approx(asked.mixed_time(*step)[0], rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2", "kimi-k2", "minimax-m2.5"])
+def test_a_bundled_model_of_fp8_weights_is_served_as_one_asked_to_be(name: str) -> None:
+    times = [
+        cost("dgx-h200", name, tp=8, weights=each).mixed_time(512, [(512, 0)], 1, 1, 0, 0)[0] for each in (None, "fp8")
+    ]
+    assert times[0] == pytest.approx(times[1], rel=0.03)

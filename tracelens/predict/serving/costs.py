@@ -33,9 +33,10 @@ from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.deepep import Exchanges, Phase
 from tracelens.predict.network.topology import Group, Rates, Topology
-from tracelens.predict.serving.deployment import Deployment, Engine, captured_sizes
+from tracelens.predict.serving.deployment import Deployment, Engine, ServingPrecision, captured_sizes
 from tracelens.predict.workload import LayerOp, batch_ops
 from tracelens.predict.workload.blocks import Message, SentTokens
+from tracelens.predict.workload.model_shape import PARTS, Quantization
 from tracelens.predict.workload.ranks import InferenceRank
 from tracelens.predict.workload.token_routing import served_skew
 from tracelens.types.dtypes import DType
@@ -286,6 +287,18 @@ def _check_type(dtype: DType | None, device: HardwareSpec) -> None:
         raise UsageError(f"{device.name} has no matrix rate for {dtype.label}: {other}")
 
 
+def _multiplied(precision: ServingPrecision, held: Quantization | None, device: HardwareSpec) -> frozenset[DType]:
+    """The narrow types of weights, as asked for, else as the checkpoint has them, in which the device multiplies."""
+    asked = {precision.linear, precision.experts} - {None}
+    parts = () if held is None or asked else (getattr(held, part) for part in PARTS)
+    types = asked | {narrow.computed or narrow.dtype for narrow in parts if narrow is not None}
+    return frozenset(
+        each
+        for each in types
+        if each is not DType.INT4 and not precision.is_widened and device.rate("matrix", each) is not None
+    )
+
+
 def _scaled(rates: Rates, share: float) -> Rates:
     """Every rate times ``share``."""
     known = {item.name: getattr(rates, item.name) for item in dataclasses.fields(rates)}
@@ -495,7 +508,6 @@ class StepCost:
 
     def _device(self) -> InferenceRank:
         model, parallel, precision = self.deployment.model, self.deployment.parallelism, self.deployment.precision
-        narrow = {dtype for dtype in (precision.linear, precision.experts) if dtype is not None}
         is_fused = parallel.dp == 1 or self.deployment.engine.expert_rows
         return InferenceRank(
             shape=model,
@@ -513,13 +525,7 @@ class StepCost:
             lora=0 if self.deployment.adapters is None else self.deployment.adapters.rank,
             fused=_fused_types(self.system.device) if is_fused else frozenset(),
             expert_rows=self.deployment.engine.expert_rows,
-            multiplied=frozenset(
-                each
-                for each in narrow
-                if each is not DType.INT4
-                and not precision.is_widened
-                and self.system.device.rate("matrix", each) is not None
-            ),
+            multiplied=_multiplied(precision, model.quantization, self.system.device),
         )
 
     def _in_decode_steps(self) -> InferenceRank:

@@ -28,6 +28,7 @@ _PROJECTIONS = re.compile(
 _LAYER = re.compile(r"(?:layers|blocks|h)\.(\d+)\b")
 _NOT_WEIGHTS = ("router", "norm", "embed", "vis", "mm_projector", "audio", "mtp", "bias", "conv", "indexer")
 _FP8, _FP4 = DType.FP8_E4M3FN, DType.FP4_E2M1
+_INSTEAD = "remove quantization_config and give the weights' type to serve with --weights"
 _INTEGER_METHODS = ("awq", "gptq", "auto-round", "bitsandbytes")
 #: ModelOpt's names of algorithms: weights, what products are computed in (None: in the weights' type), group.
 _ALGORITHMS: dict[str, NarrowWeights] = {
@@ -65,8 +66,10 @@ def read_quantization(path: Path, outer: dict[str, Any], inner: dict[str, Any], 
     config = outer.get("quantization_config") or inner.get("quantization_config")
     beside = _beside(path)
     given = config or beside
-    if not isinstance(given, dict):
+    if given is None:
         return None
+    if not isinstance(given, dict):
+        raise InputError(f"{path.name}: quantization_config must be an object, got {shown(given)}")
     scheme = _scheme(path.name, given, inner)
     if beside is not None and scheme.kv is None:
         scheme = replace(scheme, kv=_kv(beside))
@@ -95,7 +98,11 @@ def _scheme(file: str, given: dict[str, Any], inner: dict[str, Any]) -> _Scheme:
     if named:
         # what is not named stays, unless the method itself has a type for it
         return _Scheme(algorithm or method, _block_fp8(file, given) if method == "fp8" else None, (), named, kv)
-    if algorithm and algorithm != "MIXED_PRECISION":
+    if algorithm == "MIXED_PRECISION":
+        raise InputError(
+            f"{file}: quant_algo MIXED_PRECISION without quantized_layers says no module's type; {_INSTEAD}"
+        )
+    if algorithm:
         return _Scheme(algorithm, _algorithm(file, algorithm), left_out, {}, kv)
     if given.get("config_groups"):
         return _Scheme(method, _of_groups(file, given["config_groups"]), left_out, {}, kv)
@@ -117,7 +124,7 @@ def _by_method(
         bits = given.get("bits") or given.get("w_bit") or (4 if given.get("load_in_4bit") else 8)
         group = given.get("group_size") or given.get("q_group_size") or 0
         return _Scheme(method, _integer(file, bits, None, group), ("lm_head", *left_out), {}, kv)
-    raise InputError(f"{file}: quant_method {method!r} is not known; remove it and give the types with --weights")
+    raise InputError(f"{file}: quant_method {method!r} is not known; {_INSTEAD}")
 
 
 def _algorithm(file: str, name: str) -> NarrowWeights:
