@@ -367,30 +367,29 @@ class Simulation:
 
     def _arrive(self, request: int) -> None:
         self.log.arrival[request] = self.queue.now
-        sessions = self.requests.sessions
-        pieces = self.requests.pieces[request] if self.requests.pieces else ()
-        arrived = Arrived(self._arrived, sessions[request] if sessions else self._arrived, pieces)
+        arrived = self._as_arrived(request, self._arrived)
         self._arrived += 1
-        if read_fs := self._request_fs + self._token_fs * self.requests.input_tokens[request]:
-            self.queue.at(self.queue.now + read_fs, self._read(request, arrived))
-        else:
-            self._enter(request, arrived)
+        read_fs = self._request_fs + self._token_fs * self.requests.input_tokens[request]
+        self._after(read_fs, self._enter, request, arrived)
 
-    def _read(self, request: int, arrived: Arrived) -> Process:
-        """The front end has read the request: the scheduler sees it."""
-        self._enter(request, arrived)
-        return
-        yield
+    def _as_arrived(self, request: int, number: int) -> Arrived:
+        sessions, pieces = self.requests.sessions, self.requests.pieces
+        return Arrived(number, sessions[request] if sessions else number, pieces[request] if pieces else ())
+
+    def _after(self, wait_fs: int, action: Callable[..., None], *given: object) -> None:
+        """Does it, now where there is nothing to wait for."""
+        if wait_fs:
+            self.queue.at(self.queue.now + wait_fs, _once(action, *given))
+        else:
+            action(*given)
 
     def _enter(self, request: int, arrived: Arrived) -> None:
         replica, receiving = self._routed(request, arrived, self._entry), []
         if self.options.prefill_replicas:
             # A decoding replica sets the transfer up before the prompt is computed
             receiving = [self._decoders[arrived.number % len(self._decoders)]]
-        if wait := max(each.until_received(arrived.number) for each in (replica, *receiving)):
-            self.queue.at(self.queue.now + wait, self._received(replica, request))
-        else:
-            self._take_in(replica, request)
+        wait_fs = max(each.until_received(arrived.number) for each in (replica, *receiving))
+        self._after(wait_fs, self._take_in, replica, request)
 
     def _take_in(self, replica: Replica, request: int) -> None:
         if replica.disk_piece_fs and replica.pool.on_disk(replica.pieces(request)):
@@ -405,26 +404,12 @@ class Simulation:
         found.assign(request, Arrived(number, session, arrived.pieces), self._pick)
         return found
 
-    def _received(self, replica: Replica, request: int) -> Process:
-        """The scheduler has looked for arrivals."""
-        self._take_in(replica, request)
-        return
-        yield
-
     def _finished(self, replica: Replica, request: int) -> None:
         follower = self._followers.get(request)
         if follower is None:
             self._feed(self.requests.arrival_fs is None)
-        elif self.requests.think_fs:
-            self.queue.at(self.queue.now + self.requests.think_fs, self._returned(follower))
         else:
-            self._feed(0, follower)
-
-    def _returned(self, request: int) -> Process:
-        """The user of a session has thought."""
-        self._feed(0, request)
-        return
-        yield
+            self._after(self.requests.think_fs, self._feed, 0, follower)
 
     def _hand_over(self, replica: Replica, request: int) -> None:
         self.queue.start(self._travel(request))
@@ -438,9 +423,7 @@ class Simulation:
         link.release()
         if self._handover_fs:
             yield self._handover_fs
-        sessions = self.requests.sessions
-        pieces = self.requests.pieces[request] if self.requests.pieces else ()
-        arrived = Arrived(self._handed, sessions[request] if sessions else self._handed, pieces)
+        arrived = self._as_arrived(request, self._handed)
         self._handed += 1
         self._routed(request, arrived, self._decoders).enqueue(request, kept=True)
 
@@ -477,6 +460,13 @@ class Simulation:
             reason = next(iter(self.log.rejected.values()))
             notes.append(f"{len(self.log.rejected)} of {len(self.requests)} requests were rejected: {reason}")
         return tuple(note for note in notes if note)
+
+
+def _once(action: Callable[..., None], *given: object) -> Process:
+    """A process that does only this."""
+    action(*given)
+    return
+    yield
 
 
 def simulate(
