@@ -660,22 +660,26 @@ def plan(wanted: Wanted) -> DeploymentPlan:
     good = _confirmed(found, kept)
     user, gpu = (np.array([each.row[name] for each in good], dtype=np.float64) for name in _FRONT)
     places = front(user, gpu).tolist()
-    drawn = bool(good) and _DRAWN[1] in good[0].row
-    if good and not drawn and wanted.objective == "energy":
-        raise UsageError(f"{found.system.device.name}: its energies are unknown; choose another --objective")
-    if drawn:
+    if good and _DRAWN[1] in good[0].row:
         least = front(user, 1 / np.array([each.row[_DRAWN[1]] for each in good], dtype=np.float64))
         places = sorted({*places, *least.tolist()}, key=lambda at: -gpu[at])
     shown = [good[at] for at in places]
-    best = None
-    if shown and wanted.objective == "energy":
-        best = min(range(len(shown)), key=lambda at: shown[at].row[_DRAWN[1]])
-    elif shown:
-        best = 0 if asked.rate is None else min(range(len(shown)), key=lambda at: (shown[at].row["devices"], at))
     return DeploymentPlan(
         wanted=wanted, label=found.model.label, device=found.system.device.label, points=tuple(shown), looked=looked,
-        fitting=len(kept), refused=found.refused, best=best,
+        fitting=len(kept), refused=found.refused, best=_best(found, shown),
     )  # fmt: skip
+
+
+def _best(found: ServerSearch, shown: Sequence[Planned]) -> int | None:
+    """Which of the points, most tokens/s per device first, is what was asked for; None where there are none."""
+    wanted = found.wanted
+    if shown and wanted.objective == "energy":
+        if _DRAWN[1] not in shown[0].row:
+            raise UsageError(f"{found.system.device.name}: its energies are unknown; choose another --objective")
+        return min(range(len(shown)), key=lambda at: (shown[at].row[_DRAWN[1]], at))
+    if shown and wanted.asked.rate is not None:
+        return min(range(len(shown)), key=lambda at: (shown[at].row["devices"], at))
+    return 0 if shown else None
 
 
 def _confirmed(found: ServerSearch, kept: Points) -> list[Planned]:
