@@ -23,7 +23,8 @@ have a share per type, as their weights are made in different ways. ``lag`` is f
 it is how many devices a node has, 8 on B200 and 4 on GB200. Readings weigh by their own share. What devices draw by
 these energies is ``drawn`` times the readings, and ``own`` how far that is from readings of which more than
 ``MOSTLY_OWN`` is the kernel's. Rows of ``EAGER`` that take more than twice what the device's rates allow are in the fit
-and in the errors of all, not among the settled: the host paces such a loop, its kernel is shorter.
+and in the errors of all, not among the settled: the host paces such a loop, its kernel is shorter. A reading of
+``quantize-scale`` is of the loop that quantizes, too; its time is the difference of two loops.
 
 ``--write`` puts energies fitted on all groups into the device files, ``--errors`` the errors into a table.
 """
