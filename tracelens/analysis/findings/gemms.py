@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracelens.analysis.attribution.calls import launch_floor_us, rate_of
 from tracelens.analysis.attribution.host_scopes import places_around
-from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in, candidate_of_calls, otherwise
 from tracelens.analysis.verdict.summary import Said
 from tracelens.perf_models.gemm import GEMM
 from tracelens.perf_models.kernels import FP32
@@ -303,9 +303,6 @@ def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
 _CHANGES_LAYOUT = re.compile(r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d")
 #: MIOpen's, which PyTorch hands channels last by default from ROCm 7 on (pytorch/pytorch#63617, #170947).
 _OF_MIOPEN = "batched_transpose_"
-_MIOPEN_REMEDY = (
-    "move model and input to(memory_format=torch.channels_last); before ROCm 7, set PYTORCH_MIOPEN_SUGGEST_NHWC=1"
-)
 
 
 @built_in("conv_layout_changes")
@@ -323,7 +320,9 @@ def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
         claimed=seen.kernels(events, spares_launches=True),
         computed="their time: channels last needs no such kernels",
         certainty="high",
-        remedy=_MIOPEN_REMEDY if any(names[code].startswith(_OF_MIOPEN) for code in codes) else None,
+        remedy=otherwise("conv_layout_changes", "MIOpen")
+        if any(names[code].startswith(_OF_MIOPEN) for code in codes)
+        else None,
         figures=(Said(what="kernels", value=len(events), unit="count"), seen.gpu_share(time_us)),
         evidence=seen.evidence_of(events),
         row=int(seen.activity.op[events[0]]) if seen.activity.op[events[0]] >= 0 else None,

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelens.analysis.attribution import host_time
 from tracelens.analysis.attribution.host_scopes import PHASES, RECOMPUTE
-from tracelens.analysis.findings.rule import Candidate, Observed, built_in, built_in_advice
+from tracelens.analysis.findings.rule import Candidate, Observed, built_in, built_in_advice, otherwise
 from tracelens.analysis.grouping import numbered
 from tracelens.analysis.idle.idle_time import CAUSES, LATENCY, UNKNOWN, UNRECORDED
 from tracelens.analysis.intervals import Bools, Floats, Ints, covered_ns
@@ -131,26 +131,18 @@ def scattered_idle(seen: Observed) -> Iterator[Candidate]:
     )
 
 
-_RECORD_SYNC = (
-    "record enable_cuda_sync_events=True (torch.profiler's _ExperimentalConfig), or look at the other streams"
-)
-
-
 @built_in("idle: device wait, cause not recorded")
 def unrecorded_wait(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause."""
-    remedy = _RECORD_SYNC if lacks_sync_events(seen.table) else None
+    remedy = (
+        otherwise("idle: device wait, cause not recorded", "not recorded") if lacks_sync_events(seen.table) else None
+    )
     for candidate in idle_of_cause(seen, UNRECORDED, seen.idle_of(UNRECORDED)):
         yield replace(candidate, remedy=remedy)
 
 
 #: Share of the longest wait that a function or an op must have lasted for to be named.
 _MOST_OF_WAIT = 0.6
-#: Where it is the model that runs, and not what prepares its input.
-_IN_MODEL = (
-    "run less Python before the model's first kernel: make masks and positions once, use a CUDA or HIP graph or "
-    "torch.compile"
-)
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -186,7 +178,7 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
             Said(what="share of the time", value=float(share), unit="share"),
         ),
         evidence=idle_evidence(seen, parts),
-        remedy=_IN_MODEL if name == "forward" else None,
+        remedy=otherwise("host_before_first_launch", "in the model") if name == "forward" else None,
         row=longest_row(seen, parts) if row is None else row,
     )
 
@@ -352,10 +344,6 @@ def _waited_ns(seen: Observed) -> Ints:
     return covered_ns(*_waits(seen), begins, begins + seen.own_ns)
 
 
-_LARGER_GRAPHS = (
-    "use fewer and larger graphs (fewer graph breaks, fewer input copies before a replay) or a larger batch"
-)
-_WITHOUT_TORCH = "use CUDA or HIP graphs (in XLA, command buffers), fused kernels or a larger batch"
 #: Python between two launches, with the profiler on; what takes longer is work of its own.
 _BETWEEN_LAUNCHES_NS = 100_000
 #: Share that launches must have of it: else the Python is the cause, not the launches.
@@ -388,13 +376,8 @@ def _remedy(seen: Observed, idle_ns: Ints) -> str | None:
     """Instead of the rule's: where most of this time of each part is before launches of graphs, or without PyTorch."""
     before_graphs = np.isin(seen.idle.row, graph_launches(seen.table))
     if 2 * idle_ns[before_graphs].sum() > idle_ns.sum():
-        return _LARGER_GRAPHS
-    return None if seen.is_torch else _WITHOUT_TORCH
-
-
-_RECORD_STACKS = (
-    "record with_stack=True to see what the host runs in the longest gaps; move it ahead or to another thread"
-)
+        return otherwise("idle: launch-bound", "graphs")
+    return None if seen.is_torch else otherwise("idle: launch-bound", "without PyTorch")
 
 
 @built_in("idle: Python or other host work")
@@ -409,7 +392,11 @@ def host_work(seen: Observed) -> Iterator[Candidate]:
     for candidate in idle_of_cause(seen, host_time.HOST_WORK, parts):
         # Whether torch.profiler was told not to record Python frames
         without = not seen.table.has_stacks and seen.table.recorder.no_stacks == Recorder().no_stacks
-        remedy = _RECORD_STACKS if without and no_stacks(seen.table).option else None
+        remedy = (
+            otherwise("idle: Python or other host work", "no stacks")
+            if without and no_stacks(seen.table).option
+            else None
+        )
         yield replace(candidate, why=candidate.why + _ran(seen, parts), remedy=remedy)
 
 

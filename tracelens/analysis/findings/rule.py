@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -353,8 +354,8 @@ class Advice(Record, frozen=True, kw_only=True):
 
     ``sees``, ``costs`` (why it costs time) and ``wrong_when`` (when the remedy brings nothing) are whole sentences;
     ``remedy`` says what to do, in at most two lines of a terminal, ``in_xla`` that in a program that XLA compiled where
-    it is something else. ``command``: what to type next, with ``TRACE`` where the trace's name goes; empty where
-    nothing helps. What is ``is_general`` leaves to other rules what they see too.
+    it is something else, ``otherwise`` that in other cases. ``command``: what to type next, with ``TRACE`` where the
+    trace's name goes; empty where nothing helps. What is ``is_general`` leaves to other rules what they see too.
     """
 
     sees: str
@@ -365,6 +366,7 @@ class Advice(Record, frozen=True, kw_only=True):
     command: str = ""
     is_general: bool = False
     in_xla: str = ""
+    otherwise: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Rule(Record, frozen=True, kw_only=True):
@@ -409,3 +411,8 @@ def built_in_advice() -> dict[str, Advice]:
     """What each rule of tracelens says, by its kind."""
     tables = tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
     return {kind: Advice(**says) for kind, says in tables.items()}
+
+
+def otherwise(kind: str, case: str | None) -> str:
+    """The remedy of a rule of tracelens in a case of its own; empty where it has none for that."""
+    return built_in_advice()[kind].otherwise.get(case or "", "")

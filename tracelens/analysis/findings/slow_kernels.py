@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.calls import COPY, LAUNCH, SHORT_KERNEL_US
-from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in, candidate_of_calls
+from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in, candidate_of_calls, otherwise
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.sheets.device_memory import KERNEL_COUNTERS_TITLE
@@ -25,11 +25,6 @@ ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 _NEAR_ROOFLINE = 0.95
 #: In shapes, a number of rows that differs from call to call.
 _ANY_ROWS = "*"
-#: What to try of matrix products that read their operands too slowly.
-_FEW_ROWS = (
-    "use a kernel tuned for these shapes (split-K, max-autotune, the engine's tuned configs), more rows per call or "
-    "narrower weights"
-)
 #: Kernels at a time from which that is said.
 _TOGETHER = 1.05
 #: Lines of one kind, as many as a report has at most, and rows of the sheet that prove one.
@@ -96,7 +91,9 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
                 *distance_figures,
             ),
             evidence=seen.evidence(calls.at, most=_MOST_ROWS),
-            remedy=_FEW_ROWS if kind == OTHERWISE and _multiplies(seen, calls.at[0]) else None,
+            remedy=otherwise(f"op_below_roofline: {kind}", "matrix product")
+            if _multiplies(seen, calls.at[0])
+            else None,
             op=calls.name,
             row=seen.example_of(calls.at[0]),
             shapes=shortened("; ".join(_shapes(seen, each, 200) for each in calls.kinds), 200),

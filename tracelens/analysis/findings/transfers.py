@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_scopes import FORWARD, PHASES
-from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in
+from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Observed, built_in, otherwise
 from tracelens.analysis.grouping import distinct_rows
 from tracelens.analysis.intervals import Floats
 from tracelens.analysis.reading.process_groups import attributes_of_calls, split_sizes
@@ -44,28 +44,10 @@ _TRAINS = re.compile(r"^(?:autograd::engine|Optimizer\.|aten::_fused_(?:adam|sgd
 _SENDS = ("c10d::send", "c10d::recv_", "nccl:send", "nccl:recv")
 _EXCHANGES = re.compile(r"^(?:c10d|nccl|_c10d_functional)::?all_?to_?all")
 
-STAGES = (
-    "use more micro-batches per step, an interleaved or zero-bubble schedule, or stages of equal time "
-    "(`tracelens search`)"
-)
-#: What hides or spares communication of a kind.
-REMEDIES = {
-    SEND_RECV: f"{STAGES}; in ring attention, use more rows per rank",
-    "all-gather": "gather a layer ahead (FSDP prefetch, async tensor parallelism), keep weights gathered "
-    "(reshard_after_forward=False), or shard over fewer ranks",
-    "reduce-scatter": "overlap it with the next layer's gradients, reduce once per several micro-batches, or shard "
-    "over fewer ranks",
-    ALL_REDUCE: "overlap it with the backward pass (larger or earlier buckets), or reduce once per several "
-    "micro-batches (no_sync)",
-    OF_ACTIVATIONS: "use a smaller tensor-parallel size or a larger batch, or fuse the all-reduce with the norm "
-    "after it",
-    ALL_TO_ALL: "overlap it with other work (another micro-batch, the dense part), send fewer bytes (FP8), or keep it "
-    "within a node",
-}
-#: What spares latency, which no fewer bytes do.
-REMEDIES_OF_LATENCY = (
-    "send fewer and larger messages (larger buckets, a larger batch), or fuse the collective with the work after it"
-)
+
+def _remedy(case: str | None) -> str:
+    """What hides or spares communication of a kind, or waiting for it."""
+    return otherwise("exposed_communication", case)
 
 
 def exposed_kinds(seen: Observed) -> dict[str, int]:
@@ -145,8 +127,6 @@ _APART = 5.0
 _ONE_IN_FEW = 4
 ALL_LATENCY = "a message this small is all latency"
 _NO_SIZES = "their sizes were not recorded"
-_LATE_RANKS = "find the late rank with `tracelens collectives` on the traces of all ranks"
-_LATE_OR_SLOW = f"{_LATE_RANKS}, and the path with NCCL_DEBUG=INFO"
 #: From this share of it on, exposed communication is told to be mostly of one kind.
 _MOSTLY = 0.5
 _WAITS = re.compile(r"(?i)notify|barrier|wait|semaphore")
@@ -194,7 +174,7 @@ def _kind(seen: Observed, exposed_ns: int) -> tuple[_Reason, ...]:
     if not kind or kinds[kind] < _MOSTLY * exposed_ns:
         return ()
     said = Said(what=f"of that, {kind}", value=kinds[kind] / exposed_ns, unit="share")
-    return (_Reason(text=f"mostly {kind}", figures=(said,), remedy=REMEDIES.get(kind, "")),)
+    return (_Reason(text=f"mostly {kind}", figures=(said,), remedy=_remedy(kind)),)
 
 
 def _waiting(seen: Observed, exposed_ns: int) -> Iterator[_Reason]:
@@ -210,7 +190,7 @@ def _waiting(seen: Observed, exposed_ns: int) -> Iterator[_Reason]:
         text = f"kernels that only wait for other ranks (notify, barrier) take {duration(each_us)}"
         said = Said(what="kernels that wait", value=each_us, unit="us")
         is_most = float(seen.own_ns[at].sum()) > _MOSTLY * exposed_ns
-        yield _Reason(text=text, figures=(said,), remedy=_LATE_RANKS if is_most else "")
+        yield _Reason(text=text, figures=(said,), remedy=_remedy("late rank") if is_most else "")
 
 
 def _collectives(seen: Observed, hides: str) -> Iterator[_Reason]:
@@ -251,7 +231,7 @@ def _calls_apart(seen: Observed, hides: str) -> Iterator[_Reason]:
         Said(what="shortest of them", value=shortest_us, unit="us"),
         Said(what="longest other", value=other_us, unit="us"),
     )
-    yield _Reason(text=text, figures=figures, remedy=_LATE_RANKS)
+    yield _Reason(text=text, figures=figures, remedy=_remedy("late rank"))
 
 
 class _Calls:
@@ -288,13 +268,14 @@ class _Calls:
         if self._spread + path_is_fine + self._others_are_faster >= 2 and not self._is_small():
             yield self._waits()
         elif self._is_slow and self._is_small():
-            yield self._reason(f"{self._reached()}; {ALL_LATENCY}", REMEDIES_OF_LATENCY)
+            yield self._reason(f"{self._reached()}; {ALL_LATENCY}", _remedy("latency"))
         elif self._is_slow and self.alone_us is not None and self.mean_us > _MOSTLY_ELSE * self.alone_us:
-            whom, otherwise = ("another stage", STAGES) if self.word == SEND_RECV else ("a late rank", _LATE_OR_SLOW)
+            is_sent = self.word == SEND_RECV
+            whom, case = ("another stage", "stages") if is_sent else ("a late rank", "late rank or slow path")
             even = f" and takes {self._shortest()}" if self.calls > 1 else ""
-            yield self._reason(f"{self._reached()}{even}, so it waits for {whom} or takes a slower path", otherwise)
+            yield self._reason(f"{self._reached()}{even}, so it waits for {whom} or takes a slower path", _remedy(case))
         elif self._is_slow:
-            yield self._reason(self._reached(), _first(REMEDIES.get(self.word or "", "")))
+            yield self._reason(self._reached(), _first(_remedy(self.word)))
 
     def _is_small(self) -> bool:
         return (
@@ -306,12 +287,12 @@ class _Calls:
         )
 
     def _waits(self) -> _Reason:
-        whom, remedy = ("another stage", STAGES) if self.word == SEND_RECV else ("a late rank", _LATE_RANKS)
+        whom, case = ("another stage", "stages") if self.word == SEND_RECV else ("a late rank", "late rank")
         took = f"{self.kind} of {size(self.size_mb)} takes {duration(self.mean_us)} on average"
         seen = f" and {self._shortest()}" if self._spread else ""
         if self._others_are_faster and self.others_us is not None:
             seen += f"; other calls of its group suggest {duration(self.others_us)}"
-        return self._reason(f"{took}{seen}, so it mostly waits for {whom}", remedy)
+        return self._reason(f"{took}{seen}, so it mostly waits for {whom}", _remedy(case))
 
     def _shortest(self) -> str:
         return f"at least {duration(self.shortest_us)} ({self.best_rate:.3g} GB/s)"
@@ -336,7 +317,7 @@ class _Calls:
 
 def _first(then: str) -> str:
     """What to do where nothing tells waiting from moving."""
-    return "; then ".join([_LATE_RANKS, *([then] if then else [])])
+    return "; then ".join([_remedy("late rank"), *([then] if then else [])])
 
 
 def _as_others_show(known: pd.DataFrame, most: pd.Series) -> float | None:
@@ -453,13 +434,6 @@ def _splits(seen: Observed, events: npt.NDArray[np.int64]) -> tuple[Floats, Floa
     return most[call], sent[call], received[call]
 
 
-#: What is left to do where the host's memory is pinned already, and between devices (None).
-_NOT_PAGEABLE = {
-    "pinned": "copy with non_blocking=True on another stream while other work runs, or keep the data on the GPU",
-    None: "copy on another stream while other work runs, or keep the data where it is used",
-}
-#: Where there is no other work, and the copies are far below the rate of their path.
-_SLOW_ALONE = "use fewer and larger copies and host memory on the GPU's own NUMA node, or keep the data on the GPU"
 #: Share of the link's rate that a copy from pageable memory, which the driver first copies on the host, stays below.
 _PAGEABLE_REACHES = 0.6
 #: Share of the copies below which other work hides nothing worth a word.
@@ -493,11 +467,12 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
     hidden = min(1.0, work_ns / only_ns)
     # Where nothing was recorded of its memory, a copy as fast as only one of pinned memory is
     is_fast = top["host_memory"] == "unknown" and top["path"] and top["gb_s"] > _PAGEABLE_REACHES * top["path_gb_s"]
-    remedy = _NOT_PAGEABLE.get("pinned" if is_fast else top["host_memory"])
-    if remedy is None:
+    remedy = otherwise("exposed_copies", "pinned" if is_fast else top["host_memory"] or "between devices")
+    if not remedy:
         gain, computed = np.nan_to_num(faster, nan=hidden), "what the copies take beyond their path's own rate"
     elif hidden < _HARDLY_HIDDEN and np.nansum(faster) > 0:
-        gain, computed, remedy = np.nan_to_num(faster), "what the copies take beyond their path's own rate", _SLOW_ALONE
+        gain, computed = np.nan_to_num(faster), "what the copies take beyond their path's own rate"
+        remedy = otherwise("exposed_copies", "slow and alone")
     else:
         gain, computed = (
             np.full(len(faster), hidden),
