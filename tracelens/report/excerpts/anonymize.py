@@ -30,45 +30,7 @@ from tracelens.trace.tree import MODULE_PREFIX
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 
-#: What names of published ops begin with. Of what follows, words that are not published are replaced.
-PUBLIC_OPS = re.compile(
-    r"(?:aten|c10d|c10d_functional|_c10d_functional|prim|prims|nccl|gloo|mpi|ucc|torch|autograd|symm_mem|quantized"
-    r"|_quantized|torchao|_C|_C_cache_ops|_C_custom_ar|_moe_C|vllm|sglang|sglang_profiler|sgl_kernel|aiter|fbgemm"
-    r"|fbgemm_gpu|xformers|xformers_flash|flash_attn|flash_attn_3|flashinfer|mkldnn|bitsandbytes|mslk|inductor|rocm"
-    r"|cudnn|transformer_engine|tex|tex_ts|deep_ep|deepep|trtllm|triton|FSDP)::|(?:nccl|gloo|mpi|ucc):"
-    r"|(?:All2All|AllGather|ReduceScatter|VariableBatchAll2All)\w|\w*[A-Za-z]Backward\d+\Z"
-    r"|triton_(?:poi|per|red|tem|for|mm|bmm|unk|spl|fused)|triton__|torch\.distributed\.|FullyShardedDataParallel\."
-)
-#: Names that everybody's traces have, beside the events of public_names.toml.
-PUBLIC_EVENTS = re.compile(
-    r"ProfilerStep#\d{1,12}|Torch-Compiled Region: \d{1,6}/\d{1,6}|PyTorch Profiler \(\d{1,6}\)"
-    r"|(?:enumerate\(DataLoader\)#)?_(?:SingleProcess|MultiProcessing|Base)DataLoaderIter\.__next__"
-)
 _OPTIMIZERS = re.compile(r"Optimizer\.(?P<does>step|zero_grad)#(?P<optimizer>\w+)\.(?P=does)")
-PUBLIC_CALLS = re.compile(r"(?:__)?(?:cuda|hip|cu|nccl|rccl|roctx|nvtx|xpu|ur)[A-Z]|hsa_|INVALID\Z")
-#: What serving engines begin the names of their steps with. Sizes and counts follow.
-PUBLIC_ENGINE_STEPS = re.compile(r"(?:execute|capture)_|(?:step|prefill|decode)\[")
-#: What names of published kernels begin with.
-PUBLIC_KERNELS = re.compile(
-    r"(?:void )?(?:(?:at|c10|cub|thrust|cudnn|cublas|cublasLt|cutlass|cute|flash|pytorch_flash|fmha|vllm|sgl_hip|aiter"
-    r"|ck|ck_tile|rocprim|fbgemm_gpu|deep_ep|deep_gemm|moe|tensorrt_llm|trtllm|flashinfer|apex|transformer_engine"
-    r"|cask_\w+|cutlass_\w+|\(anonymous namespace\)|at_cuda_detail)::"
-    r"|nccl|rccl|ncclDev|Cijk_|igemm_|miopen|MIOpen|nvjet|ampere_|volta_|turing_|hopper_|sm\d+_|cudnn_"
-    r"|cutlass_|gemm|gemv|sgemm|hgemm|splitK|dot_kernel|reduce_1Block|fmha_|flash_|attn_|bmm_|triton_|cunn_|layer_norm|rms_norm"
-    r"|multi_tensor_apply|elementwise|vectorized|Memcpy|Memset|__amd_rocclr_)"
-)
-#: A Python frame of PyTorch itself, from its path on; the built-in methods of built-in types.
-PUBLIC_FRAMES = re.compile(
-    r"(?:[^/]*/){0,40}?(?P<public>torch/[\w/.-]+\.py\(\d{1,6}\): [\w.<>]+)"
-    r"|<built-in method (?P<method>\w+) of (?P<type>Tensor|type|str|list|dict|tuple|set|int|float|bytes) object"
-    r"(?: at 0x[0-9a-fA-F]{1,16})?>"
-    r"|(?P<collect><built-in (?:method|function) collect\b)[^<>]*>"
-)
-#: What frameworks call process groups.
-PUBLIC_GROUPS = re.compile(
-    r"\d{0,9}|default_pg|undefined|(?:data|tensor|pipeline|expert|context|model|sequence|embedding|position|parallel|group|pg"
-    r"|dp|tp|pp|ep|cp|sp|etp|edp|fsdp|ddp|hsdp|mesh|world|replicate|shard|with|and|intra|inter|node|partial|amax|_)+"
-)
 
 _ENGINE = "autograd::engine::evaluate_function: "
 _NUMBER = re.compile(r"(?<!\d)(\d+)(\D*)\Z")
@@ -95,11 +57,15 @@ _TYPES_OF_PRODUCTS = (None, DType.FP32, DType.FP64)
 
 @cache
 def public_names() -> dict[str, Any]:
-    """What stands in ``public_names.toml``: lists, and texts of words."""
+    """What stands in ``public_names.toml``: lists, texts of words, and patterns."""
     return tomllib.loads(files(__package__).joinpath("public_names.toml").read_text(encoding="utf-8"))
 
 
 _SETS = {name: frozenset(words) for name, words in public_names()["sets"].items()}
+PUBLIC_OPS, PUBLIC_EVENTS, PUBLIC_CALLS, PUBLIC_ENGINE_STEPS, PUBLIC_KERNELS, PUBLIC_FRAMES, PUBLIC_GROUPS = (
+    re.compile("".join(public_names()["patterns"][name]))
+    for name in ("ops", "events", "calls", "engine_steps", "kernels", "frames", "groups")
+)
 
 
 class Words:
