@@ -30,57 +30,46 @@ _TABLES = {
 def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list[str]) -> bytes:
     """Of the sheets of the comparison of the ranks."""
     made = {sheet.title: sheet for sheet in sheets}
-    frames = {title: sheet.frame for title, sheet in made.items()}
-    late = frames.get("straggler_summary")
-    charts = (*_heat_maps(frames.get("nccl_long")), *_stragglers(late), *_overlap(frames.get("overlap")))
+    full = {title: sheet.frame for title, sheet in made.items() if len(sheet.frame)}
     tables = [
         section(f"table-{title}", words, tag("p", sheet.text) if sheet.text else None,
                 table(sheet.frame, words, {column.key: column.title for column in sheet.columns}))
         for title, words in _TABLES.items()
         if (sheet := made.get(title)) is not None
     ]  # fmt: skip
-    tiles = [*_unended(frames.get("unended")), *_tiles(frames.get("step_cost"), late, frames.get("pipeline_bubbles"))]
-    return Document(title=name or "ranks", kind="collectives", facts=facts, tiles=tiles, notes=notes,
-                    sections=[*charts, *tables]).page()  # fmt: skip
+    return Document(title=name or "ranks", kind="collectives", facts=facts, tiles=_tiles(full), notes=notes,
+                    sections=[*_charts(full), *tables]).page()  # fmt: skip
 
 
-def _unended(calls: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
-    for row in [] if calls is None else calls.head(3).to_dict("records"):
+def _tiles(full: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, str, str]]:
+    """Of the sheets with rows: calls without an end, and what waiting costs."""
+    for row in full["unended"].head(3).to_dict("records") if "unended" in full else ():
         call, ranks = f"{row['collective']} {row['sequence']}", str(row["ranks"])
         which = f"rank{'s' * (not ranks.isdigit())} {ranks}"
         yield str(row["problem"]).capitalize(), call, f"of group {row['group_name']}: {which}"
-
-
-def _tiles(
-    steps: pd.DataFrame | None, late: pd.DataFrame | None, pipelines: pd.DataFrame | None
-) -> Iterator[tuple[str, str, str]]:
-    if steps is not None and len(steps):
+    if (steps := full.get("step_cost")) is not None:
         cost, whole = steps["cost_us"].sum() / US_PER_MS, steps["step_us_median"].sum() / US_PER_MS
         yield "Waiting for the slowest rank", f"{cost:,.3f} ms", f"of {whole:,.3f} ms in {len(steps)} steps"
-    if late is not None and len(late):
+    if (late := full.get("straggler_summary")) is not None:
         worst = late.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
         yield "Costs the others most", f"rank {int(worst['rank'])}", f"{worst['cost_us'] / US_PER_MS:,.3f} ms in all"
-    if pipelines is not None and len(pipelines):
+    if (pipelines := full.get("pipeline_bubbles")) is not None:
         share = 100 * pipelines["bubble_us"].sum() / pipelines["step_us"].sum()
         yield "Pipeline bubble", f"{share:.1f} %", "of a step, in send/recv or idle"
 
 
-def _heat_maps(calls: pd.DataFrame | None) -> Iterator[Section]:
+def _charts(full: Mapping[str, pd.DataFrame]) -> Iterator[Section]:
+    """Of the sheets with rows: heat maps of ranks x collectives, stragglers, what is exposed."""
+    calls = full.get("nccl_long")
     for key, words in (("wait_us", "waiting for others"), ("transfer_us", "transfer")):
-        if calls is not None and len(calls) and key in calls and calls[key].notna().any():
+        if calls is not None and key in calls and calls[key].notna().any():
             drawn = _by_rank(calls, key, f"Mean {words}, µs per call, by rank and collective")
             yield section(f"heat-{key}", f"Ranks x collectives: {words}", drawn)
-
-
-def _stragglers(late: pd.DataFrame | None) -> Iterator[Section]:
-    if late is not None and len(late):
+    if (late := full.get("straggler_summary")) is not None:
         costs = zip(late["rank"], late["cost_us"], strict=True)
         rows = [(f"rank {rank}", float(us), f"{us / US_PER_MS:,.3f} ms") for rank, us in costs]
         yield section("stragglers", "Stragglers", bars(rows, "Time saved if this rank alone were on time"))
-
-
-def _overlap(overlap: pd.DataFrame | None) -> Iterator[Section]:
-    if overlap is not None and len(overlap):
+    if (overlap := full.get("overlap")) is not None:
         shown = overlap.head(MAX_COLLECTIVES)
         names = zip(shown["collective"], shown["exposed_us_sum"], shown["exposed_percent"], strict=True)
         rows = [
@@ -116,8 +105,13 @@ def lake_page(name: str, answers: Mapping[str, pd.DataFrame], about: Mapping[str
         for key, frame in answers.items()
         if len(frame)
     )
-    facts = ["written by tracelens ingest; tracelens query asks more"]
-    sections = [*_trend(trend), *_slow(answers["outlier_ranks"]), *tables]
+    facts, charts = ["written by tracelens ingest; tracelens query asks more"], [*_trend(trend)]
+    if len(slow := answers["outlier_ranks"].head(_MOST)):
+        named = zip(slow["run"], slow["rank"], slow["times_median"], strict=True)
+        rows = [(f"{run} rank {rank}", float(times), f"{times:.3f} x") for run, rank, times in named]
+        drawn = bars(rows, "Computation in a step, over the median of the run's ranks")
+        charts.append(section("slow-ranks", "Slow ranks", drawn))
+    sections = [*charts, *tables]
     return Document(title=name, kind="lake", facts=facts, tiles=tiles, sections=sections).page()
 
 
@@ -142,16 +136,6 @@ def _lines(trend: pd.DataFrame, at: list[int], along: str) -> str:
         name = device if isinstance(device, str) else "unknown device"
         lines.setdefault(name, []).append((float(place), float(step_us) / US_PER_MS))
     return line_chart(lines, along, "Median step of all runs, ms")
-
-
-def _slow(ranks: pd.DataFrame) -> Iterator[Section]:
-    if len(ranks):
-        shown = ranks.head(_MOST)
-        named = zip(shown["run"], shown["rank"], shown["times_median"], strict=True)
-        rows = [(f"{run} rank {rank}", float(times), f"{times:.3f} x") for run, rank, times in named]
-        yield section(
-            "slow-ranks", "Slow ranks", bars(rows, "Computation in a step, over the median of the run's ranks")
-        )
 
 
 #: Errors that a chart draws, in percent.
