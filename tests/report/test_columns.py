@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import resources
 from pathlib import Path
 
 import pandas as pd
@@ -40,6 +41,26 @@ def test_a_key_is_in_snake_case_and_ends_in_its_unit_and_times_are_in_microsecon
             assert re.search(r"_us(_[a-z]+)?$", column.key), column.key
         assert "_ms" not in column.key
         assert ("_us" in column.key) == (column.unit == "µs"), column.key
+
+
+def test_the_table_of_columns_names_every_sheet_and_holds_nothing_that_is_not_used():
+    text = resources.files("tracelens.analysis.sheets").joinpath("columns.json").read_text(encoding="utf-8")
+    declared = json.loads(text, object_pairs_hook=each_key_once)
+    texts, shared = declared.pop("texts"), declared.pop("shared")
+    declared["shared"] = {"columns": [entry for group in shared.values() for entry in group]}
+    entries = [entry for told in declared.values() for entry in told["columns"]]
+    named = {entry["of"] if isinstance(entry, dict) else entry for entry in entries if not isinstance(entry, list)}
+    assert {name for name in named if "." not in name} == set(shared)
+    meanings = " ".join(entry[2] for entry in entries if isinstance(entry, list))
+    assert set(re.findall(r"{(\w+)}", meanings)) == set(texts)
+    sheets = {title for title in declared if not title.startswith(("sql.", "(", "shared"))}
+    assert sheets == {*built_in_sheets(), *rank_sheets()}
+    assert {f"sql.{name}" for name in built_in_tables()} >= {title for title in declared if title.startswith("sql.")}
+
+
+def each_key_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    assert len(dict(pairs)) == len(pairs), pairs
+    return dict(pairs)
 
 
 def test_a_key_has_one_unit_and_one_kind_of_value_wherever_it_stands():
