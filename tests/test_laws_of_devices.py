@@ -19,7 +19,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.predict.estimation.communication import collective_answer
 from tracelens.predict.network.topology import Group
-from tracelens.predict.projection.frameworks import unmeasured
+from tracelens.predict.projection.frameworks import named, unmeasured
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.experiment import DeploymentOptions, deployment_of
 from tracelens.types.dtypes import DType
@@ -188,3 +188,28 @@ def test_a_bundled_model_of_fp8_weights_is_served_as_one_asked_to_be(name: str) 
         cost("dgx-h200", name, tp=8, weights=each).mixed_time(512, [(512, 0)], 1, 1, 0, 0)[0] for each in (None, "fp8")
     ]
     assert times[0] == pytest.approx(times[1], rel=0.03)
+
+
+@row_by_row("name", HardwareSpec.names())
+def test_mxfp8_is_trained_only_where_devices_multiply_it(name: str) -> None:
+    """Blackwell and gfx950, as TransformerEngine checks; of devices of unknown capability nothing is said."""
+    device, framework = HardwareSpec.load(name), named("torchtitan")
+    least = {"nvidia": (10, 0), "amd": (9, 5)}.get(device.vendor)
+    if least is not None and device.compute is not None and device.compute < least:
+        with pytest.raises(UsageError, match=f"^{name} has no mxfp8: .* choose --precision fp8$"):
+            framework.software(System.load(name), "mxfp8")
+    elif device.matrix:
+        framework.software(System.load(name), "mxfp8")
+    framework.software(System.load(name), "fp8")
+
+
+def test_training_says_that_it_reads_no_type_of_a_checkpoints_name(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "weights in int4, as the name Qwen/Qwen3-8B-AWQ says, are not read: a training step computes in --precision"
+    words = ["--cluster", "dgx-h100", "--gpus", "8"]
+    assert main(["project", "--model", "Qwen/Qwen3-8B-AWQ", *words, "--tp", "8"]) == 0
+    assert f"note: {said}" in capsys.readouterr().out
+    fixed = ["--global-batch", "8", "--fix", "pp=1,tp2=1"]
+    assert main(["search", "--model", "Qwen/Qwen3-8B-AWQ", *words, *fixed]) == 0
+    assert f"note: {said}" in capsys.readouterr().out
+    assert main(["project", "--model", "Qwen/Qwen3-8B", *words, "--tp", "8"]) == 0
+    assert "are not read" not in capsys.readouterr().out

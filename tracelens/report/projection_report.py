@@ -12,6 +12,7 @@ from tracelens.files.say import aligned, terminal_width
 from tracelens.hardware.power import Facility
 from tracelens.predict.projection.frameworks import POOLED, unmeasured
 from tracelens.predict.workload.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
+from tracelens.predict.workload.model_config import unread_weights
 from tracelens.report import charts
 from tracelens.report.charts import bars, legend, stacked_bars
 from tracelens.report.document import Document, picture, section, table
@@ -220,7 +221,12 @@ def _notes(found: Answer) -> list[str]:
         return []
     lines = [
         f"note: {text}"
-        for text in (rules.system.note, unmeasured(rules.system, found.request.backends), *rules.model.notes)
+        for text in (
+            rules.system.note,
+            unmeasured(rules.system, found.request.backends),
+            *rules.model.notes,
+            unread_weights(found.request.model),
+        )
         if text
     ]
     if len(found.fits) and found.best["mem"].iloc[0] > _NEARLY_ALL * rules.capacity_gb:

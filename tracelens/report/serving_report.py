@@ -112,7 +112,7 @@ def requests_text(result: ServingResult) -> str:
         when = f"as recorded in {asked.source}"
     else:
         when = f"{workload.arrivals.kind} arrivals {'of sessions ' * bool(asked.after)}at {workload.arrivals.rate:g}/s"
-    return f"{len(asked):,} requests, {of}, {when}"
+    return f"{counted(len(asked), 'request')}, {of}, {when}"
 
 
 def sweep_text(rows: Sequence[tuple[float, ServingResult]], *, best: bool) -> str:

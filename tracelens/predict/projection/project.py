@@ -29,7 +29,7 @@ from tracelens.predict.projection.search.request import Answer, Request, answer
 from tracelens.predict.projection.search.space import RECOMPUTE, SCHEDULES, recomputation
 from tracelens.predict.projection.search.systems import AS_THEY_ARE
 from tracelens.predict.projection.step import Lever, Projection, StepEnergy
-from tracelens.predict.workload.model_config import ModelConfig
+from tracelens.predict.workload.model_config import ModelConfig, unread_weights
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import RankOp
 from tracelens.predict.workload.token_routing import Skew
@@ -403,7 +403,7 @@ def project(
         software=replace(base, **constants_of(asked)),
         options=ProjectionOptions(fsdp_hidden=hidden, straggler=late),
     )  # fmt: skip
-    tower, limits = config.parameters().vision, [config.too_long(asked.sequence)]
+    tower, limits = config.parameters().vision, [config.too_long(asked.sequence), unread_weights(model)]
     if tower:
         limits.append(f"the step is of text alone, without the vision tower of {tower / 1e9:.2f} B parameters")
     notes = (*found.notes, *config.notes, *filter(None, limits), *asked.unread(config))

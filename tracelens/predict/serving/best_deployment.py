@@ -23,13 +23,14 @@ from tracelens.backends import System
 from tracelens.errors import UsageError
 from tracelens.files.say import with_progress
 from tracelens.predict.serving.costs import FS_PER_US, Chunk, StageWork, StepCost
-from tracelens.predict.serving.deployment import Deployment, weights_of_name
+from tracelens.predict.serving.deployment import Deployment
 from tracelens.predict.serving.experiment import Experiment, ServingResult, deployment_of, experiment_of
 from tracelens.predict.serving.load_curve import ASSUMED_SLO, KEPT_BY, as_closed_loop, load_point
 from tracelens.predict.serving.metrics import Objectives
 from tracelens.predict.serving.requests import Lengths
 from tracelens.predict.serving.serving_options import ServingConfig
 from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.types.records import Record
 from tracelens.types.units import MS_PER_S
 

@@ -289,9 +289,10 @@ def _check_type(dtype: DType | None, device: HardwareSpec) -> None:
 
 def _multiplied(precision: ServingPrecision, held: Quantization | None, device: HardwareSpec) -> frozenset[DType]:
     """The narrow types of weights, as asked for, else as the checkpoint has them, in which the device multiplies."""
-    asked = {precision.linear, precision.experts} - {None}
-    parts = () if held is None or asked else (getattr(held, part) for part in PARTS)
-    types = asked | {narrow.computed or narrow.dtype for narrow in parts if narrow is not None}
+    types = {each for each in (precision.linear, precision.experts) if each is not None}
+    if held is not None and not types:
+        parts = [getattr(held, part) for part in PARTS]
+        types = {narrow.computed or narrow.dtype for narrow in parts if narrow is not None}
     return frozenset(
         each
         for each in types

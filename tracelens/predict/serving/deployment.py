@@ -113,17 +113,6 @@ class ServingPrecision(Record, frozen=True, kw_only=True):
         return cls(linear=dtype, experts=dtype, is_widened=said == "w8a16")
 
 
-def weights_of_name(model: object) -> str | None:
-    """The type of weights that the name of a checkpoint says; None for a file, which says its own, and other names.
-
-    >>> weights_of_name("Qwen/Qwen3-8B-AWQ"), weights_of_name("qwen3-8b"), weights_of_name("awq/config.json")
-    ('int4', None, None)
-    """
-    if not isinstance(model, str) or model.endswith((".json", ".toml")) or Path(model).is_dir():
-        return None
-    return spelled_type(model.rpartition("/")[2])
-
-
 class ServingResiduals(NamedTuple):
     """By which factor at most the measured times of left-out families were longer or shorter than estimated: of half of
     them, and of nine tenths. ``left_out``: which of ``LEFT_OUT``; ``rows``: how many there are.

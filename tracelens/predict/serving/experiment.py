@@ -29,7 +29,6 @@ from tracelens.predict.serving.deployment import (
     ServingPrecision,
     Speculation,
     as_served,
-    weights_of_name,
 )
 from tracelens.predict.serving.metrics import (
     FACILITY,
@@ -46,6 +45,7 @@ from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Work
 from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
 from tracelens.predict.serving.simulation import DiskCache, Options, Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record

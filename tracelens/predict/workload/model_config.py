@@ -19,7 +19,7 @@ from tracelens.files.documents import BundledFile, FigureTable, bundled, normali
 from tracelens.predict.workload import batch_ops, model_shape
 from tracelens.predict.workload.blocks import block_types, is_attention, layers_of
 from tracelens.predict.workload.model_shape import PARTS, ModelShape, NarrowWeights, Norm, Quantization
-from tracelens.types.dtypes import DType
+from tracelens.types.dtypes import DType, spelled_type
 from tracelens.types.records import Record
 
 #: Words of tuning, precision, data, makers and releases, which change no shape.
@@ -413,3 +413,22 @@ def _inner(root: FigureTable, name: str, kind: type[Any]) -> Any:
     found = kind(**table.figures(kind))
     table.finish()
     return found
+
+
+def weights_of_name(model: object) -> str | None:
+    """The type of weights that the name of a checkpoint says; None for a file, which says its own, and other names.
+
+    >>> weights_of_name("Qwen/Qwen3-8B-AWQ"), weights_of_name("qwen3-8b"), weights_of_name("awq/config.json")
+    ('int4', None, None)
+    """
+    if not isinstance(model, str) or model.endswith((".json", ".toml")) or Path(model).is_dir():
+        return None
+    return spelled_type(model.rpartition("/")[2])
+
+
+def unread_weights(model: object) -> str | None:
+    """What a step of training makes of the type of weights that a checkpoint's name says; None where it says none."""
+    said = weights_of_name(model)
+    if said in (None, "bf16", "fp16"):
+        return None
+    return f"weights in {said}, as the name {model} says, are not read: a training step computes in --precision"

@@ -41,6 +41,8 @@ TRAITS = {
     "tp": "tensor ranks", "cp": "context ranks", "pp": "pipeline ranks", "ep": "expert ranks", "ranks": "ranks",
     "sequence": "tokens per sequence", "micro_batch": "sequences per micro-batch",
 }  # fmt: skip
+#: From which compute capability on devices multiply MXFP8: TransformerEngine's check_mxfp8_support; ROCm's: gfx950.
+_BLOCK_SCALED = {"nvidia": (10, 0), "amd": (9, 5)}
 _FOLDER = Path(__file__).parent
 #: Beside those of every step: how many times as long a Grace CPU takes for what a host does.
 _GRACE = "grace"
@@ -147,7 +149,15 @@ class Framework(Record, frozen=True, kw_only=True):
         return known[min(named)[2] if named else POOLED]
 
     def software(self, system: System, precision: str, attention: Attention = "flash") -> Software:
-        """The constants of a step on ``system`` in ``precision`` with that attention kernel."""
+        """The constants of a step on ``system`` in ``precision`` with that attention kernel. UsageError for MXFP8 on a
+        device that has none.
+        """
+        least, mine = _BLOCK_SCALED.get(system.device.vendor), system.device.compute
+        if Precision.of(precision) is Precision.MXFP8 and least and mine and mine < least:
+            raise UsageError(
+                f"{system.device.name} has no mxfp8: FP8 in blocks of 32 needs compute capability "
+                f"{least[0]}.{least[1]}; choose --precision fp8"
+            )
         if self.has_pooled_constants:
             return self._own(frameworks()[POOLED].software(system, precision, attention))
         given: dict[str, Any] = dict(self.constants)
