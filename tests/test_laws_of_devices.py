@@ -16,12 +16,15 @@ from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware import HardwareSpec
+from tracelens.laboratory.configuration_rows import PointSimulator, point_of
 from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.predict.estimation.communication import collective_answer
 from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.frameworks import named, unmeasured
 from tracelens.predict.serving.costs import StepCost
+from tracelens.predict.serving.deployment import Engine
 from tracelens.predict.serving.experiment import DeploymentOptions, deployment_of
+from tracelens.predict.step_time import StepTimePredictor
 from tracelens.types.dtypes import DType
 
 NARROW = (DType.FP8_E4M3FN, DType.INT8, DType.FP4_E2M1)
@@ -213,3 +216,31 @@ def test_training_says_that_it_reads_no_type_of_a_checkpoints_name(capsys: pytes
     assert f"note: {said}" in capsys.readouterr().out
     assert main(["project", "--model", "Qwen/Qwen3-8B", *words, "--tp", "8"]) == 0
     assert "are not read" not in capsys.readouterr().out
+
+
+def test_a_row_of_a_table_is_read_as_the_command_reads_it() -> None:
+    """A name says the type of weights, and FP16 is what a device without BF16 serves, in ``serve --batch`` too."""
+    sizes = {"backend": "vllm", "isl": 128, "osl": 16, "concurrency": 4, "tp_size": 1}
+    simulator = PointSimulator(Engine())
+    awq = simulator.cost(point_of({"model": "Qwen/Qwen3-8B-AWQ", "system": "h100_sxm", **sizes}))
+    assert awq.deployment.precision.linear is DType.INT4
+    said = simulator.cost(point_of({"model": "Qwen/Qwen3-8B-AWQ", "system": "h100_sxm", "precision": "fp8", **sizes}))
+    assert said.deployment.precision.linear is DType.FP8_E4M3FN
+    half = simulator.cost(point_of({"model": "qwen2.5-1.5b", "system": "t4", "precision": "fp16", **sizes}))
+    assert half.deployment.model.dtype is DType.FP16
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster"),
+    [
+        ("h100-sxm", "h200-sxm"), ("b200", "b300"), ("gb200", "gb300"), ("h200-sxm", "b200"), ("h100-pcie", "h100-sxm"),
+        ("a100-sxm-40gb", "a100-sxm-80gb"), ("mi300x", "mi325x"), ("mi350x", "mi355x"), ("l4", "l40s"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("model", ["llama3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b"])
+def test_a_device_that_is_better_in_every_figure_serves_no_step_slower(slower: str, faster: str, model: str) -> None:
+    """B300 and GB300 had no L2 size: fused experts whose weights exceed L2 took 8 % longer than on B200."""
+    predictors = [StepTimePredictor(model, name, tp=8, engine="ideal") for name in (slower, faster)]
+    for step in (([1], [1024]), ([1] * 64, [1024] * 64), ([8192], [0])):
+        times = [predict(*step).seconds for predict in predictors]
+        assert times[1] <= 1.01 * times[0], step

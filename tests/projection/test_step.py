@@ -230,7 +230,7 @@ def test_experts_are_exchanged_and_skewless(hopper: System) -> None:
 
 def test_a_device_without_a_count_of_units_takes_that_of_the_one_it_is_calibrated_like() -> None:
     found = step(ParallelConfig(dp=8), System.load("gb300"))
-    assert any(note.startswith("compute units and clock of NVIDIA GB200") for note in found.notes)
+    assert any(note.startswith("compute units, clock and L2 size of NVIDIA GB200") for note in found.notes)
     assert set(found.answered_by) == {"tile"}
 
 

@@ -469,7 +469,7 @@ def test_a_device_decodes_about_as_fast_as_the_one_whose_constants_it_has(device
     """Memory of 1 to 1.01 times the rate. B300 and GB300, whose units nobody published, were 1.6 times as fast."""
     here, there = (tracelens.serve("qwen3-30b-a3b", name, concurrency=1, requests=4) for name in (device, sister))
     assert here.summary["tpot_p50_ms"] == pytest.approx(there.summary["tpot_p50_ms"], rel=0.05)
-    assumed = [note for note in here.notes if note.startswith("compute units and clock of")]
+    assumed = [note for note in here.notes if note.startswith("compute units, clock and L2 size of")]
     assert len(assumed) == (device != "h800")
 
 

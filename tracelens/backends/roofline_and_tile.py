@@ -201,8 +201,8 @@ def works(
     if isinstance(work, ColumnBatch):
         families, flops, hbm, wire = work.power_families(), work.flops_by_class(), work.hbm_bytes(), np.zeros(len(work))
         l2 = work.l2_bytes()
-        if work.is_repeated and device.l2_mib is not None:
-            hbm = hbm * np.clip(hbm / (_HELD * device.l2_mib * 2**20) - 1, 0, 1)
+        if work.is_repeated and (held := device.completed.l2_mib) is not None:
+            hbm = hbm * np.clip(hbm / (_HELD * held * 2**20) - 1, 0, 1)
     else:
         families, flops = _model_work(work, experts)
         wire = np.nan_to_num(work.wire_bytes)

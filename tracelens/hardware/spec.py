@@ -44,7 +44,7 @@ _CHIP_KEYS = {
     "power": "tdp_w", "pcie": "gb_s", "c2c": "gb_s",
 }  # fmt: skip
 #: Of the chip: what constants of tiles count in.
-_COUNTED = ("compute_units", "clock")
+_COUNTED = {"compute_units": "compute units", "clock": "clock", "l2": "L2 size"}
 _EFFICIENCIES = frozenset({"hbm", "hbm_calculon", "link", "nic"})
 _EP_KINDS = frozenset({"nvlink", "rdma", "rdma_legacy", "low_latency"})
 V = TypeVar("V")
@@ -211,9 +211,9 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
         if self.calibrated_like is None:
             return None
         like = HardwareSpec.load(self.calibrated_like)
-        lacking = [key.replace("_", " ") for key in _COUNTED if key not in self.chip and key in like.chip]
-        named = f"{' and '.join(lacking)} of {like.label}"
-        return f"{named}: those of {self.label} are not in its file" if lacking else None
+        lacking = [word for key, word in _COUNTED.items() if key not in self.chip and key in like.chip]
+        named = " and ".join(filter(None, (", ".join(lacking[:-1]), *lacking[-1:])))
+        return f"{named} of {like.label}: those of {self.label} are not in its file" if lacking else None
 
     def _sustained_over(self, other: HardwareSpec, precision: str) -> float:
         """This device's achievable share of its matrix peak over another's. 1 where nobody published one of them, and

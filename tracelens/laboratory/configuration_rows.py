@@ -42,6 +42,7 @@ from tracelens.predict.serving.metrics import FS_PER_S, energy_of, over_waiting_
 from tracelens.predict.serving.requests import LONGEST, Requests
 from tracelens.predict.serving.simulation import Options, Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.types.records import Record
 from tracelens.types.units import MS_PER_S
 
@@ -171,10 +172,11 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
     with contextlib.suppress(ValueError):
         date = datetime.date.fromisoformat(_name(row, "date")[:10])
     is_inferencex = _name(row, "source").startswith(INFERENCEX)
+    said = _name(row, "precision").lower()
     return ServingPoint(
         model=_name(row, "model_path"),
         system=_name(row, "system"),
-        precision=None if _name(row, "precision").lower() in ("", "none", "no", "-") else _name(row, "precision"),
+        precision=weights_of_name(_name(row, "model_path")) if said in ("", "none", "no", "-") else said,
         input_tokens=_length(row, whole, "isl"),
         output_tokens=_length(row, whole, "osl"),
         concurrency=whole(batch or "concurrency"),
@@ -366,7 +368,7 @@ class PointSimulator:
         found = self._costs.get(key)
         if found is None:
             system = system_of(point.system)[0]
-            model = as_served(ModelConfig.named(point.model), system.device)
+            model = as_served(ModelConfig.named(point.model), system.device, point.precision)
             deployment = Deployment(
                 model=model,
                 system=system,

@@ -97,7 +97,7 @@ class KernelRates(NamedTuple):
             units=units,
             hbm=hbm,
             l2=clocks * L2_BYTES_PER_CLOCK,
-            l2_bytes=_USUAL_L2_BYTES if device.l2_mib is None else device.l2_mib * 2**20,
+            l2_bytes=_USUAL_L2_BYTES if (held := device.completed.l2_mib) is None else held * 2**20,
             exponentials=clocks * EXP_PER_CLOCK,
             vector=vector * share * TERA_PER_S_IN_PER_US,
             link=gb_s * GB_PER_S_IN_BYTES_PER_US,

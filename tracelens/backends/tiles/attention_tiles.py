@@ -355,8 +355,8 @@ def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) ->
     whole_us = np.maximum(1, groups / units) * (start + tiles * tile)
     cache = c.b * c.kv_heads * c.cache_width * width * read
     missed = np.ones(len(c))
-    if kernel.cached and device.l2_mib is not None:
-        missed = np.clip((cache / (device.l2_mib * 2**20) - 0.8) / 0.5, 0, 1)
+    if kernel.cached and (held := device.completed.l2_mib) is not None:
+        missed = np.clip((cache / (held * 2**20) - 0.8) / 0.5, 0, 1)
     hit = np.maximum(constants.get("l2_efficiency", 1.0) * device.clock_scale, constants["hbm_efficiency"])
     memory = cache / hbm * (missed / constants["hbm_efficiency"] + (1 - missed) / hit)
     compute = np.minimum(whole_us, split)
