@@ -442,8 +442,9 @@ class CorrectedRules:
         first, inverse = distinct([getattr(s, name) for name in _LAYER_KEY])
         later = np.zeros((len(first), len(self.kinds)))
         for i, index in enumerate(first):
-            parallel = self._layer_parallel({name: int(getattr(s, name)[index]) for name in _LAYER_KEY})
-            for k, blocks in enumerate(self.layers(parallel).values()):
+            one = {name: int(getattr(s, name)[index]) for name in _LAYER_KEY}
+            parallel = self._layer_parallel(one)
+            for k, blocks in enumerate(self._layers_of(one).values()):
                 later[i, k] = sum(memory.wgrad_bytes(block, parallel) for block in blocks if block.letter not in ENDS)
         return pipeline_time.split_kept_bytes(s, stage, passes, kept, later[inverse])
 
