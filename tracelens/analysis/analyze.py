@@ -27,7 +27,7 @@ from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.reading.added_ops import GraphLinks, KnownShapes
 from tracelens.analysis.reading.catalog import ExtensionFailure
 from tracelens.analysis.sheets import device_timeline, perf_summary
-from tracelens.analysis.sheets.context import HostContext, SheetContext
+from tracelens.analysis.sheets.context import HostContext, SheetContext, plain_strings
 from tracelens.analysis.sheets.device_timeline import not_shown
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.analysis.step_rectangles import StepIdle
@@ -111,6 +111,11 @@ def analyze(trace: Trace, options: AnalysisOptions, *, on_demand: bool = False) 
 
     ``on_demand``: a frame is made when first asked for, and nothing is looked for: no findings, nothing missing.
     """
+    with plain_strings():
+        return _analyzed(trace, options, on_demand)
+
+
+def _analyzed(trace: Trace, options: AnalysisOptions, on_demand: bool) -> Analysis:
     recording = Recording.of(trace, options)
     if not recording.trace.table.has_device_events:
         return _cpu_only(recording, options)
