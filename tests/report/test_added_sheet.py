@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import openpyxl
@@ -44,8 +43,11 @@ def report(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Report
     folder = tmp_path_factory.mktemp("extensions")
     (folder / "by_name.py").write_text(ADDED, encoding="utf-8")
     source = Path(perf_summary.__file__).read_text(encoding="utf-8").partition("\nSHEETS = ")[0]
-    copied = re.sub(r"^@sheet\((?!KERNEL_SUMMARY).*\n", "", source, flags=re.MULTILINE)
-    (folder / "again.py").write_text(copied.replace('TITLE = "kernel_summary"', 'TITLE = "again"'), encoding="utf-8")
+    mark = '@__import__("tracelens").sheet("again", columns=KERNEL_SUMMARY_COLUMNS, order=30, json=None)'
+    copied = source.replace("@built_in(KERNEL_SUMMARY_TITLE)", mark).replace(
+        'TITLE = "kernel_summary"', 'TITLE = "again"'
+    )
+    (folder / "again.py").write_text(copied, encoding="utf-8")
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
     return tracelens.report(trace, extensions=[folder / "by_name.py", folder / "again.py"])
 

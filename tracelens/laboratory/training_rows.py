@@ -40,14 +40,9 @@ _TABLES: Mapping[str, Any] = tomllib.loads(
     files(__package__).joinpath("training_tables.toml").read_text(encoding="utf-8")
 )
 HEADINGS = Headings(_TABLES["headings"])
-#: Columns whose words are names, whatever they say.
-_NAMES = frozenset({"id", "model", "gpu", "framework", "notes", "source"})
-#: Columns in which a word for nothing stands where there is none.
-_NONE_IN = frozenset({
-    "n_gpus", "nodes", "gpus_per_node", "tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs", "gbs", "ga", "seq_len",
-    "precision", "schedule",
-})  # fmt: skip
-_NONE = frozenset({"-", "--", "none", "n/a", "na", "no", "off"})
+_NAMES, _NONE_IN, _NONE, _NOTHING, _OFF = (
+    frozenset(_TABLES["words"][name]) for name in ("names", "none_in", "none", "nothing", "off")
+)
 _COUNTED = re.compile(r"([0-9]{1,9}) ?[x×*] ?(?=[a-z])|(?<=[a-z0-9])(?<!nvl36) ?[x×*] ?([0-9]{1,9})$", re.IGNORECASE)
 _TIMES = re.compile(r"([0-9]{1,6}) ?[x×*] ?([0-9]{1,6})(?: (?=[a-z])|$)", re.IGNORECASE)
 _IN_NODES = re.compile(r"([0-9]{1,6}) ?nodes?\b(?: ?\(?([0-9]{1,7}) ?gpus?)?", re.IGNORECASE)
@@ -103,10 +98,6 @@ def _count_apart(made: dict[str, str]) -> None:
 
 #: torchtitan's selective checkpointing per operation saves attention and every other matrix product.
 PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down", "rope")
-_NOTHING = frozenset({
-    "none", "no", "n", "✗", "off", "false", "0", "na", "n/a", "-", "disabled", "without", "w/o", "recipe", "no ac",
-    "no recompute", "no recomputation", "not used", "no activation checkpointing",
-})  # fmt: skip
 #: Megatron-LM's modules, the longer names before those that they begin with.
 _MODULES = re.compile(rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True)).replace('_', ' ')})\b")
 #: Words for recomputing every layer.
@@ -115,7 +106,6 @@ _WHOLE = re.compile(
     r"|(full|yes|y|true|on|1|enabled|all|every|block|uniform|ac|activation (checkpointing|recomputation)"
     r"|gradient checkpointing|checkpointing)\b"
 )
-_OFF = frozenset({"0", "false", "no", "off", "none", "disabled", "without"})
 _GRAPHS = re.compile(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1,16}))?")
 _TP_OVERLAP = re.compile(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
 #: A step that no compiler fuses.

@@ -26,17 +26,10 @@ from tracelens.types.dtypes import DType
 from tracelens.types.units import GB_PER_TB, NS_PER_US
 
 _ATTRIBUTES = {
-    "group_name": "Process Group Name",
-    "group_ranks": "Process Group Ranks",
-    "collective": "Collective name",
-    "group_size": "Group size",
-    "dtype": "dtype",
-    "in_nelems": "In msg nelems",
-    "out_nelems": "Out msg nelems",
-    "in_split": "In split size",
-    "out_split": "Out split size",
-    "sizes_from": process_groups.SIZES_FROM,
-}
+    "group_name": "Process Group Name", "group_ranks": "Process Group Ranks", "collective": "Collective name",
+    "group_size": "Group size", "dtype": "dtype", "in_nelems": "In msg nelems", "out_nelems": "Out msg nelems",
+    "in_split": "In split size", "out_split": "Out split size", "sizes_from": process_groups.SIZES_FROM,
+}  # fmt: skip
 _KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
 
 

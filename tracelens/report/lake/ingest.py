@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tracelens.analysis.sheets import columns_of
 from tracelens.analysis.tables import Tables, built_in_tables
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.files.atomic_write import whole_folder, write_whole
@@ -28,7 +29,6 @@ from tracelens.files.executors import outcomes
 from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import trace_name
 from tracelens.files.sql import merge_files, query_files, typed
-from tracelens.schema import column_set, identifier, text
 from tracelens.trace.reading.read import is_job_log
 from tracelens.types.records import Record
 
@@ -40,15 +40,7 @@ if TYPE_CHECKING:
 MARK, PARTS, MERGED, _MAKING = "lake.json", "parts", "merged", "making"
 SCHEMA = "tracelens.lake/4"
 #: What every row of a lake begins with: where it comes from.
-ORIGIN = column_set(
-    text("run", "Folder of the trace below the ingested one; the trace's name where it has none."),
-    identifier("rank", "Rank, where it is recorded or in the file's name."),
-    text("date", "UTC day on which recording began, as 2026-11-22; NULL where not recorded."),
-    text("git_revision", "Revision in the trace's metadata (git_revision, git_commit, git_sha)."),
-    text("tag", "Label in the trace's metadata (tag, git_tag)."),
-    text("trace_device", "Device that the trace was recognized to be from."),
-    text("trace", "Path of the trace below the ingested folder."),
-)
+ORIGIN = columns_of("(lake)")
 _REVISIONS, _TAGS = ("git_revision", "git_commit", "git_sha"), ("tag", "git_tag")
 #: The columns that folders stand for, as Hive, Spark, pandas and DuckDB read them; the others stand in the files.
 PARTITIONS = {key: column for key, column in ORIGIN.items() if key != "trace"}
