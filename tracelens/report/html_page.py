@@ -31,7 +31,7 @@ from tracelens.report.explanation import explain_plain
 from tracelens.report.figures import scope_text, steps_text
 from tracelens.report.markup import Markup, asset, framed, tag
 from tracelens.report.page_findings import SheetRows
-from tracelens.report.page_sections import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
+from tracelens.report.page_sections import PageTable, page_table
 from tracelens.report.page_timeline import PackedColumns, PageRows, Pool, timeline_data
 from tracelens.types.records import Record
 
@@ -148,11 +148,11 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, halved: i
     overview = _overview(ops, kernels)
     read = SheetRows(sheets, overview)
     added = {f"added-{number}": made for number, made in enumerate((s for s in sheets if s.is_added), 1)}
+    of_page = {"ops": overview, "kernels": kernels, "collectives": collectives, "cpu-ops": cpu}
     shown: dict[str, tuple[Sheet | None, Sequence[str]]] = {
-        "ops": (overview, OPS), "kernels": (kernels, KERNELS),
-        "collectives": (collectives, COLLECTIVES), "cpu-ops": (cpu, CPU_OPS),
+        **{key: (sheet, page_sections.texts()["columns"][key]) for key, sheet in of_page.items()},
         **{key: (made, [column.key for column in made.columns]) for key, made in added.items()},
-    }  # fmt: skip
+    }
     found = (page_table(key, sheet, keys, _MOST_ROWS >> halved) for key, (sheet, keys) in shown.items())
     tables = {table.key: table for table in found if table is not None}
     colors = color_classes([row.name for row in summary.categories])

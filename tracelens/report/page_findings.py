@@ -19,7 +19,7 @@ from tracelens.report.document import prose, shown_text
 from tracelens.report.figures import counts_of, gain_range, unseen_text
 from tracelens.report.markup import Markup, headings, joined, tag
 from tracelens.report.markup import table as scrolled
-from tracelens.report.page_sections import COLLECTIVES, column_cell, how
+from tracelens.report.page_sections import column_cell, how, texts
 from tracelens.report.page_timeline import Pool
 from tracelens.types.records import Record
 from tracelens.types.units import shown_ms, shown_percent
@@ -29,12 +29,6 @@ SEVERITIES = (("major", 0.1), ("moderate", 0.03), ("minor", 0.0))
 #: Rows of a sheet that a finding shows, and columns of each.
 _MOST_ROWS, _MOST_COLUMNS = 5, 9
 _OPS_TITLE = perf_summary.UNIFIED_PERF_SUMMARY_TITLE
-_OPS = (
-    "name", "shapes", "operation_count", "kernel_us_sum", "percent", "roofline_bound", "percent_of_roofline_mean",
-    "above_roofline_us",
-)  # fmt: skip
-#: Of sheets with many columns, those that prove something.
-_COLUMNS: Mapping[str, Iterable[str]] = {_OPS_TITLE: _OPS, coll_analysis.TITLE: COLLECTIVES}
 #: Findings about communication without rows of their own.
 _OF_COMMUNICATION = "exposed_communication"
 
@@ -153,7 +147,7 @@ class ShownRows(Record, frozen=True, kw_only=True):
         """Columns that are empty in all of them are left out."""
         frame = sheet.frame.iloc[at]
         by_key = {column.key: column for column in sheet.columns}
-        keys = [key for key in _COLUMNS.get(sheet.title, by_key) if key in by_key]
+        keys = [key for key in texts()["proof"].get(sheet.title, by_key) if key in by_key]
         values = {key: plain_values(frame[key]) for key in keys}
         columns = [by_key[key] for key in keys if any(value is not None for value in values[key])][:_MOST_COLUMNS]
         heads = [

@@ -42,28 +42,13 @@ _DIGITS = 6
 #: Columns whose texts are shown in a readable form.
 _NAMES = ("kernel_name", "name")
 
-#: What a window of 1200 pixels does not show comes last.
-OPS = (
-    "name", "category", "shapes", "operation_count", "kernel_us_sum", "percent", "roofline_bound",
-    "percent_of_roofline_mean", "above_roofline_us", "tflops_s_mean", "hbm_tb_s_mean",
-    "effective_interconnect_tb_s_mean", "kernel_us_mean", "remote_from", "module", "line",
-)  # fmt: skip
-#: Columns that a reader has to ask for.
-HIDDEN = {
-    "ops": ("kernel_us_mean", "remote_from", "module", "line"), "kernels": ("duration_us_min", "duration_us_max")
-}  # fmt: skip
-KERNELS = (
-    "kernel_name", "category", "parent_op", "stream", "kernels", "duration_us_sum", "percent_of_kernels",
-    "duration_us_mean", "duration_us_min", "duration_us_max",
-)  # fmt: skip
-COLLECTIVES = (
-    "collective", "group_name", "group_size", "dtype", "in_mb", "out_mb", "stream", "operation_count",
-    "duration_us_sum", "duration_us_mean", "duration_us_min", "duration_us_max",
-)  # fmt: skip
-CPU_OPS = (
-    "name", "category", "input_dims", "operation_count", "host_self_us_sum", "percent", "host_self_us_mean",
-    "host_us_sum", "gflops", "cpu_tflops_s",
-)  # fmt: skip
+
+@cache
+def texts() -> dict[str, Any]:
+    """What stands on the page whatever the trace, by name: below a title, or how figures were computed; ``columns`` of
+    its tables, what a window of 1200 pixels does not show last, and those that a reader has to ask for (``hidden``).
+    """
+    return tomllib.loads(asset("texts.toml"))
 
 
 class PageTable(Record, frozen=True, kw_only=True):
@@ -108,7 +93,7 @@ class PageTable(Record, frozen=True, kw_only=True):
         return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=f"Table {self.sheet}")
 
     def _is_hidden(self, column: TableColumn) -> bool:
-        return column.key in HIDDEN.get(self.key, ())
+        return column.key in texts()["hidden"].get(self.key, ())
 
 
 def _shortened(names: Iterable[Value]) -> list[str] | None:
@@ -166,12 +151,6 @@ _LEGEND = 12
 _UNKNOWN, _LEAST_SHARE = "unknown work", 1e-3
 #: Time on the critical path that would show as nothing.
 _LEAST_US = 0.05
-
-
-@cache
-def texts() -> dict[str, str]:
-    """What stands on the page whatever the trace, by name: below a title, or how figures were computed."""
-    return tomllib.loads(asset("texts.toml"))
 
 
 def verdict(summary: Summary) -> Markup:
