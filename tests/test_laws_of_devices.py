@@ -19,6 +19,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.laboratory.configuration_rows import PointSimulator, point_of
 from tracelens.perf_models import GEMM, WorkColumns
 from tracelens.predict.estimation.communication import collective_answer
+from tracelens.predict.estimation.estimate import operation_answers
 from tracelens.predict.network.topology import Group
 from tracelens.predict.projection.frameworks import named, unmeasured
 from tracelens.predict.serving.costs import StepCost
@@ -244,3 +245,28 @@ def test_a_device_that_is_better_in_every_figure_serves_no_step_slower(slower: s
     for step in (([1], [1024]), ([1] * 64, [1024] * 64), ([8192], [0])):
         times = [predict(*step).seconds for predict in predictors]
         assert times[1] <= 1.01 * times[0], step
+
+
+@row_by_row("name", HardwareSpec.names())
+def test_attention_over_a_narrow_cache_is_priced_by_what_was_measured_of_a_wide_one(name: str) -> None:
+    """Half of the bytes take half of the time, but for H100's, whose FP8 was measured at a larger share of the rate."""
+    device = HardwareSpec.load(name)
+    if device.calibration("decode", "bf16") is None or not device.matrix or not (device.hbm and device.hbm.peak_tb_s):
+        return
+    least = 0.49 if device.calibration("decode", "fp8") is None else 0.44
+    sizes = {"b": 32, "s_q": 1, "s_kv": 8192, "q_heads": 32, "kv_heads": 8, "d_qk": 128}
+    (wide,), (narrow,) = (operation_answers("sdpa", sizes, device=name, dtype=dtype) for dtype in ("bf16", "fp8"))
+    assert wide.estimate is not None
+    assert narrow.estimate is not None
+    assert narrow.estimate.backend == "tile"
+    assert least * wide.estimate.time_us <= narrow.estimate.time_us <= 1.01 * wide.estimate.time_us
+
+
+def test_words_of_one_token_and_one_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["route", "--ranks", "1", "--tokens", "1", "--experts", "8", "--topk", "2"]) == 0
+    assert "1 token, top 2 of 8 experts on 1 rank:" in capsys.readouterr().out
+    assert main(["route", "--ranks", "16", "--experts", "100"]) == 0  # less than an even load, in both directions
+    assert "imbalance adds -" not in capsys.readouterr().out
+    assert main(["models", "show", "Qwen/Qwen3-8B-AWQ"]) == 0
+    said = "these are figures of qwen3-8b: serve takes weights in int4, as the name Qwen/Qwen3-8B-AWQ says"
+    assert said in " ".join(capsys.readouterr().out.split())

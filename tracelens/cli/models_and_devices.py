@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tracelens.files.say import emit, say, say_lines, say_table
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.estimation.model_summary import ModelSummary, model_summary
 from tracelens.predict.workload import ModelConfig
+from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.types.dtypes import DType
 
 _MODEL_HEADER = ("name", "parameters", "active", "layers", "cache B/token", "dtype", "label")
@@ -44,7 +46,11 @@ def run_models(args: argparse.Namespace) -> int:
         say()
         say("active: parameters that one token uses. tracelens models show FILE reads any Hugging Face config.json")
         return 0
-    summary = model_summary(ModelConfig.load(args.name), sequence=max(args.sequence, 1))
+    model, said = ModelConfig.load(args.name), weights_of_name(args.name)
+    if said is not None:
+        note = f"these are figures of {model.name}: serve takes weights in {said}, as the name {args.name} says"
+        model = replace(model, notes=(*model.notes, note))
+    summary = model_summary(model, sequence=max(args.sequence, 1))
     if args.format == "json":
         _print_json(_document(summary))
     else:

@@ -19,7 +19,7 @@ from tracelens.predict.routing.exchange import RouteResult
 from tracelens.report.document import Document, section, table
 from tracelens.report.export import meanings
 from tracelens.report.markup import Markup, tag
-from tracelens.types.units import shown_figure, shown_percent
+from tracelens.types.units import counted, shown_figure, shown_percent
 
 #: What a reader should know of times that no measurement stands behind.
 UNMEASURED = (
@@ -38,9 +38,12 @@ def route_text(result: RouteResult) -> str:
     s = result.summary
     reach = f"a token goes to {s['mean_ranks']:.2f} ranks on {s['mean_nodes']:.2f} nodes on average"
     busiest = f"busiest expert {s['expert_imbalance']:.2f} x, busiest rank {s['rank_imbalance']:.2f} x the mean"
+    where = (
+        f"{counted(s['tokens'], 'token')}, top {s['topk']} of {s['experts']} experts on {counted(s['ranks'], 'rank')}"
+    )
     lines = [
         *_assumed(s),
-        f"{s['tokens']:,} tokens, top {s['topk']} of {s['experts']} experts on {s['ranks']} ranks: {reach}",
+        f"{where}: {reach}",
         f"{busiest}; {100 * s['remote_share']:.1f} % of the traffic leaves its rank",
     ]
     if s["dropped_share"]:
@@ -66,7 +69,9 @@ def route_text(result: RouteResult) -> str:
         )
         if row.get("collective_us"):
             lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} µs")
-    lines.append(f"imbalance adds {s['imbalance_us']:,.1f} µs to dispatch and combine")
+    added = s["imbalance_us"]
+    is_slower = f"imbalance adds {added:,.1f} µs to dispatch and combine"
+    lines.append(is_slower if added >= 0 else f"as many copies to every rank would take {-added:,.1f} µs more")
     gain = s["eplb_gain_us"]
     lines.append(
         f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x the mean, "

@@ -11,6 +11,7 @@ kernel counts. A gradient is two such calls: each product of the forward has two
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -175,21 +176,23 @@ class AttentionColumns(ColumnBatch):
         """The constants' row: of prompts, of decoding, or of the backward."""
         if self.gradient:
             return Basis.of(device.calibration("backward", self.precision), device, self.precision, len(self))
-        prefill, decoding = (device.calibration(family, self.precision) for family in ("prefill", "decode"))
-        if self.value_in_key:
-            decoding = device.calibration("latent", self.precision) or decoding
+        prefill, decoding = self._constants(device)
         prompts, steps = (Basis.of(each, device, self.precision, len(self)) for each in (prefill, decoding))
         single = self.s == 1
         return Basis(*(np.where(single, step, prompt) for step, prompt in zip(steps, prompts, strict=True)))
+
+    def _constants(self, device: HardwareSpec) -> list[Calibration | None]:
+        """Of prompts and of decoding; of a cache in a type that nobody measured BF16's, which read less then."""
+        decoding = ("latent", "decode") if self.value_in_key else ("decode",)
+        each = ([(family, which) for which in (self.precision, "bf16") for family in families]
+                for families in (("prefill",), decoding))  # fmt: skip
+        return [next(filter(None, itertools.starmap(device.calibration, kinds)), None) for kinds in each]
 
     def _price(self, device: HardwareSpec) -> Priced | None:
         if self.gradient:
             constants = device.calibration("backward", self.precision)
             return None if constants is None else backward(self, device, constants)
-        prefill = device.calibration("prefill", self.precision)
-        decoding = device.calibration("decode", self.precision)
-        if self.value_in_key:
-            decoding = device.calibration("latent", self.precision) or decoding
+        prefill, decoding = self._constants(device)
         single = self.s == 1
         if single.all():
             return None if decoding is None else decode(self, device, decoding)
@@ -207,13 +210,14 @@ class AttentionColumns(ColumnBatch):
 
 
 def cache_precision(model: Any) -> str | None:
-    """The precision of attention in BF16 or FP16 over a cache, or keys, of that or an FP8 type; None for others."""
+    """The precision of attention in BF16 or FP16 over a cache, or keys, of that or a narrower type; None for others."""
     if model.dtype not in (DType.BF16, DType.FP16):
         return None
     cached = model.cache_dtype
     if cached in (DType.BF16, DType.FP16):
         return "bf16"
-    return "fp8" if cached is not None and cached.rate == "fp8" and not model.gradient else None
+    narrow = None if cached is None or model.gradient else cached.rate
+    return {"fp8": "fp8", "fp4": "nvfp4"}.get(narrow or "")
 
 
 def calibrated_row(model: Any) -> tuple[str, str] | None:
