@@ -270,3 +270,17 @@ def test_words_of_one_token_and_one_rank(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["models", "show", "Qwen/Qwen3-8B-AWQ"]) == 0
     said = "these are figures of qwen3-8b: serve takes weights in int4, as the name Qwen/Qwen3-8B-AWQ says"
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["project", "--gpus", "8", "--cluster", "gaudi3", "--sweep", "tp=1,2,3"],
+        ["serve", "--device", "gaudi3", "--requests", "4", "--sweep", "rate=1..2"],
+    ],
+)
+def test_a_sweep_says_what_holds_of_all_its_points(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--model", "qwen2.5-0.5b"]) == 0
+    out = capsys.readouterr().out
+    assert out.count(f"note: {HardwareSpec.load('gaudi3').unmeasured}") == 1
+    assert "None" not in out

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from tracelens.files.say import say, say_lines
 from tracelens.predict.projection.projection_options import ProjectOptions
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.token_routing import Skew
+from tracelens.types.units import shared_by_all
 
 if TYPE_CHECKING:
     from tracelens.predict.projection.project import BestSplit, Result
@@ -250,13 +251,23 @@ def _run_sweep(args: argparse.Namespace) -> int:
         refuse_unknown(args.output)
     names, points = _points(args.sweep, "--sweep")
     asked = (dict(zip(names, values, strict=True)) for values in points)
-    table = sweep(names, asked, lambda given: _project(argparse.Namespace(**{**vars(args), **given, "swept": names})))
+    notes: list[tuple[str, ...]] = []
+
+    def projected(given: Mapping[str, object]) -> Result:
+        found = _project(argparse.Namespace(**{**vars(args), **given, "swept": names}))
+        notes.append(found.projection.notes)
+        return found
+
+    table = sweep(names, asked, projected)
     plot = args.output.with_suffix(".svg") if args.output else None
     if args.output and plot:
         write_frame(args.output, table, {"schema": "tracelens.project.sweep/1", "model": args.model})
         write_whole(plot, sweep_chart(table, names, f"{args.model} on {args.cluster}"))
-    shown = table.assign(reason=table["reason"].fillna(table["does_not_fit"])).drop(columns="does_not_fit")
+    fits, reason = table["fits"].astype(object), table["reason"].fillna(table["does_not_fit"])
+    shown = table.assign(fits=fits.where(fits.notna(), ""), reason=reason.fillna("")).drop(columns="does_not_fit")
     say_lines(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
+    for note in shared_by_all(notes):
+        say(f"note: {note}")
     if args.output:
         say(f"wrote {args.output} and {plot}")
     return 0 if table["step_time_s"].notna().any() else DOES_NOT_FIT

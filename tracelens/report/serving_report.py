@@ -16,7 +16,7 @@ from tracelens.report.charts import bars, line_chart, stacked_bars
 from tracelens.report.document import Document, section, table
 from tracelens.report.export import frame_json, write_frame
 from tracelens.report.markup import Markup, tag
-from tracelens.types.units import MS_PER_S, counted, shown_figure, shown_share
+from tracelens.types.units import MS_PER_S, counted, shared_by_all, shown_figure, shown_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,8 @@ def sweep_text(rows: Sequence[tuple[float, ServingResult]], *, best: bool) -> st
     for rate, result in rows:
         figures = result.summary
         lines.append(f"{rate:>8g} " + " ".join(f"{_number(figures.get(name)):>{width}}" for name, width in cells))
-    return "\n".join([f"{rows[0][1].title}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
+    lines += [f"note: {note}" for note in shared_by_all([result.notes for _, result in rows])]
+    return "\n".join([f"{rows[0][1].title}, {counted(len(rows), 'rate')}", *(_best_rate(rows) if best else ()), *lines])
 
 
 def _holds(curve: LoadCurve) -> str:

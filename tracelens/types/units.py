@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from tracelens.errors import UsageError
@@ -85,6 +85,11 @@ def _read(text: str, units: Mapping[str, Fraction]) -> Fraction | None:
     alike = {factor for name, factor in units.items() if name.lower() == unit.lower()}
     factor = units.get(unit, alike.pop() if len(alike) == 1 else None)
     return None if factor is None else Fraction(number.replace("_", "")) * Fraction(10) ** int(power or 0) * factor
+
+
+def shared_by_all(lists: Sequence[Sequence[str]]) -> list[str]:
+    """The texts of the first list that are in every list, in its order."""
+    return [text for text in dict.fromkeys(lists[0] if lists else ()) if all(text in each for each in lists)]
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
