@@ -51,7 +51,7 @@ RealAnalysis = Callable[..., Analysis]
 #: ``-m sweep``, all that takes long: every property of hypothesis is tried on more examples, too. ``fuzz`` is its older name.
 SWEEP = "sweep or hypothesis"
 # A loaded machine is no reason to fail.
-settings.register_profile("quick", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=20)
+settings.register_profile("quick", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=10)
 settings.register_profile("sweep", settings.get_profile("quick"), max_examples=100)
 settings.load_profile("quick")
 
