@@ -84,6 +84,8 @@ _COUNTS = frozenset({
 _LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]{1,5}) ?[x×] ?(?=[a-z])|(?<=[a-z0-9]) ?[x×] ?([0-9]{1,5})$", re.IGNORECASE)
 _SPECULATES = re.compile(r"(mtp|eagle|nextn|true|yes|on)\b.*|(mtp|eagle)[0-9].*|[1-9][0-9]?(\.0)?", re.IGNORECASE)
+_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_TURNS = datetime.date(2026, 1, 23)
 #: Modes in which other replicas compute prompts.
 _APART = ("disagg", "disaggregated", "pd", "p/d")
 #: Modes in which one replica computes prompts and answers.
@@ -115,6 +117,8 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     is_known: bool = False
     #: As the engine's.
     recv_interval: int = 1
+    #: As the engine's; empty: as that does.
+    chance_ranks: str = ""
     #: Sequences that a data-parallel rank decodes at most; 0: as many as there are.
     slots: int = 0
     #: How many requests of a run there are per user, where its means hold the first ones, which come at once; 0: means
@@ -185,6 +189,7 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         per_user=PER_USER if is_inferencex else 0,
         is_median=_name(row, "stat").lower() == "median",
         recv_interval=whole("recv_interval", 0) or _recv_interval(row, whole(batch or "concurrency")),
+        chance_ranks=_chance_ranks(row, date),
         slots=_slots(row, whole(batch or "concurrency"), pools),
         **pools,
         engine=_name(row, "backend"),
@@ -202,6 +207,16 @@ def _recv_interval(row: Mapping[str, Any], concurrency: int) -> int:
     if not compute_of(system_of(_name(row, "system"))[0].device).startswith("10."):
         return 1
     return 30 if concurrency >= 16 else 10
+
+
+def _chance_ranks(row: Mapping[str, Any], date: datetime.date | None) -> str:
+    """``both`` for SGLang before 0.5.8 (2026-01-23), whose decoding replicas took a request's random number for its
+    rank, too (sglang#16110); a row that says no release ran the day's.
+    """
+    release = _RELEASE.search(_name(row, "backend_version"))
+    numbers = tuple(map(int, release.groups())) if release else None
+    is_old = numbers < (0, 5, 8) if numbers else date is not None and date < _TURNS
+    return "both" if is_old and _name(row, "backend").lower() == "sglang" else ""
 
 
 def _is_recipe(row: Mapping[str, Any]) -> bool:
@@ -376,7 +391,7 @@ class PointSimulator:
                 precision=engines.fitted_engine(point.engine, system.device).cached(
                     ServingPrecision.named(point.precision, model)
                 ),
-                engine=dataclasses.replace(self._engine_on(system, point), recv_interval=point.recv_interval),
+                engine=_run_as(self._engine_on(system, point), point),
                 speculation=Speculation.of_model(model) if point.further_tokens else None,
                 backend=self._backend,
                 collective=self._collective,
@@ -388,7 +403,7 @@ class PointSimulator:
         """What points of one step cost have in common."""
         return (
             point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens,
-            point.recv_interval,
+            point.recv_interval, point.chance_ranks,
         )  # fmt: skip
 
     def _with_room(self, cost: StepCost) -> StepCost:
@@ -413,6 +428,12 @@ class PointSimulator:
         )  # fmt: skip
         known = dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
         return engines.with_habits(known, engines.engine_name(fitted.name, system.device))
+
+
+def _run_as(engine: Engine, point: ServingPoint) -> Engine:
+    """With the habits that a row says or whose release had them."""
+    chance = point.chance_ranks or engine.chance_ranks
+    return dataclasses.replace(engine, recv_interval=point.recv_interval, chance_ranks=chance)
 
 
 def _ranged(found: PointEstimate, served: Deployment, point: ServingPoint) -> PointEstimate:

@@ -48,6 +48,7 @@ class StepTimePredictor:
     ) -> None:
         asked = build_options(DeploymentOptions, given, config)
         self.cost = StepCost(deployment_of(model, device, asked))
+        self._ranks = self.cost.deployment.parallelism.dp
         spans = self.cost.deployment.spans("residuals")
         self._most = None if spans is None else spans.most
 
@@ -66,19 +67,26 @@ class StepTimePredictor:
             raise UsageError("a sequence computes at least 1 new token after 0 or more cached ones")
         cost, queries, size = self.cost, self.cost.queries, len(new_tokens)
         if max(new_tokens) <= queries and min(cached_tokens):
-            context = sum(cached_tokens) + size
+            context = self._keys(cached_tokens)
             line = cost.decode_line(size, context)
             return self._within(line.fixed + line.slope * context)
-        prompts, batch, context = [], 0, 0
+        prompts, kept = [], []
         for new, cached in zip(new_tokens, cached_tokens, strict=True):
             if new <= queries and cached:
-                batch, context = batch + 1, context + cached + 1
+                kept.append(cached)
             else:
                 prompts.append((new, cached))
+        batch, context = len(kept), self._keys(kept)
         tokens = sum(new for new, _ in prompts) + batch * queries
         started = sum(not cached for _, cached in prompts)
         rows = len(prompts) + batch * queries
         return self._within(sum(cost.mixed_time(tokens, prompts, rows, started, batch, context)))
+
+    def _keys(self, cached: Sequence[int]) -> int:
+        """Keys of sequences that decode, as many on each data-parallel rank as on the busiest one."""
+        total = sum(cached)
+        squares = sum(each * each for each in cached) if self._ranks > 1 else 0
+        return len(cached) + self.cost.uneven(len(cached), total, squares)
 
     def _within(self, time_fs: int) -> StepTime:
         seconds, most = time_fs / _FS_PER_S, self._most

@@ -164,7 +164,6 @@ class ClosedForm:
         speculation = served.speculation
         self._tokens_per_step = 1.0 if speculation is None else speculation.tokens_per_step
         self._steps = max(lengths.answer - 1, 1) / self._tokens_per_step
-        self._mean_keys = lengths.prompt + lengths.answer / 2
 
     def foresee(self, budgets: Sequence[int]) -> None:
         """Has all steps priced that ``serving``, ``decoding`` and ``prefill`` ask for, together."""
@@ -242,7 +241,7 @@ class ClosedForm:
         share = min(max(use, -math.expm1(-per_step * steps)), 1.0)
         size = max(round(prompt / steps), 1)
         past = max(round((prompt - size) / 2), 0)
-        return _Mix(batch, round(batch * self._mean_keys), share, (size, past), per_step * steps / share, steps, use)
+        return _Mix(batch, self._keys(batch), share, (size, past), per_step * steps / share, steps, use)
 
     def _mixed_s(self, mix: _Mix) -> float:
         """Seconds of the step, between those with the whole numbers of chunks around the mean."""
@@ -261,11 +260,17 @@ class ClosedForm:
         return self._cycle_s(self.cost.mixed(*asked))
 
     def _decode_s(self, batch: int) -> float:
-        context = round(batch * self._mean_keys)
+        context = self._keys(batch)
         if self._lanes > 1:
             return self._cycle_s(self.cost.decode_work(batch, context))
         line = self.cost.decode_line(batch, context)
         return (line.fixed + line.slope * context) / _FS_PER_S
+
+    def _keys(self, batch: int) -> int:
+        """Keys of sequences that are anywhere in their answer, as many on each data-parallel rank as on the busiest."""
+        mean = self.lengths.prompt + self.lengths.answer / 2
+        squares = batch * (mean**2 + self.lengths.answer**2 / 12)
+        return self.cost.uneven(batch, round(batch * mean), round(squares))
 
     def _cycle_s(self, stages: Sequence[StageWork]) -> float:
         """What a micro-batch takes through a pipeline that is full of them: the slowest stage sets the pace."""

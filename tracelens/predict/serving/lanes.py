@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
 
-from tracelens.predict.serving.costs import CollectiveSteps, LayerWork, Mix, StageWork
+from tracelens.predict.serving.costs import Chunk, CollectiveSteps, LayerWork, Mix, PlacedChunks, StageWork
 from tracelens.predict.serving.event_queue import NEVER, Process, Resource
 from tracelens.predict.serving.replica_state import ONE_TOKEN, ReplicaState, Step
 
@@ -37,8 +37,10 @@ class RunningBatch:
         self.waiting, self.requests, self.steps = replica.waiting, replica.requests, replica.steps
         self.limit = -(-engine.max_num_seqs * parallel.dp // parallel.pp)
         self.budget, self._ranks = engine.max_batched_tokens, parallel.dp
+        self._rooms = [self.budget] * self._ranks
         self.decoding = 0
         self.context = 0
+        self._started = self._squares = 0
         self.number = 0
         self.partial: dict[int, int] = {}
         self._members: dict[int, Member] = {}
@@ -71,7 +73,17 @@ class RunningBatch:
     def rooms(self, decoding: int) -> list[int]:
         """See ``scheduling.LaneView``."""
         each, more = divmod(decoding, self._ranks)
-        return [self.budget - each - (rank < more) for rank in range(self._ranks)]
+        self._rooms = [self.budget - each - (rank < more) for rank in range(self._ranks)]
+        return self._rooms
+
+    def place(self, request: int) -> int | None:
+        """See ``scheduling.LaneView``."""
+        return self.replica.places[request] if self.replica.places else None
+
+    def _fits(self, request: int) -> bool:
+        """Whether the rank of a request has room for its prompt, or nothing else to do."""
+        room = self._rooms[self.replica.places[request]]
+        return room == self.budget or room >= self._prompt(request)
 
     def admit(self, *, whole: bool = False) -> int | None:
         """See ``scheduling.LaneView``."""
@@ -155,6 +167,9 @@ class RunningBatch:
     def _next(self) -> int | None:
         """The next waiting request; as in vLLM, one is passed over whose adapter finds no slot beside the batch's."""
         most = self.replica.adapter_slots
+        if self.replica.places and self.waiting:
+            is_open = max(self._rooms) >= min(self.replica.shortest, self.budget)
+            return self.waiting.first() if is_open and self.waiting.bring(self._fits) else None
         if not most:
             return self.waiting.first() if self.waiting else None
         known, full, of = self.adapters, len(self.adapters) >= most, self.requests.adapters
@@ -179,6 +194,14 @@ class RunningBatch:
         self._reserved = self._reserved or not self.decoding
         since = self.log.last[request] if preempted else self.log.first[request]
         self._join(request, prompt, replica.done[request], since)
+
+    def keys(self) -> int:
+        """``context`` as the slowest data-parallel rank has it: see ``StepCost.uneven``. All sequences grow alike, so
+        lengths when the lane's first step began deviate as those of now do.
+        """
+        if self._ranks == 1:
+            return self.context
+        return self.context - self._started + self.replica.cost.uneven(self.decoding, self._started, self._squares)
 
     def _grow(self, steps: int) -> None:
         """Takes the blocks that ``steps`` decode steps need."""
@@ -282,6 +305,8 @@ class RunningBatch:
         end = -(-((tokens + self.requests.output_tokens[request] - done) << 20) // self.replica.advance)
         self._members[request] = member = (number, prompt, tokens, done)
         heappush(self._ends, (end, request, member))
+        self._started += prompt + 1 - tokens
+        self._squares += (prompt + 1 - tokens) ** 2
         self.context += prompt + 1
         self.decoding += 1
         if request not in self._whole:
@@ -297,6 +322,8 @@ class RunningBatch:
         """
         joined, prompt, tokens, done = self._members.pop(request)
         decoded = self._tokens(self.number) - tokens
+        self._started -= prompt + 1 - tokens
+        self._squares -= (prompt + 1 - tokens) ** 2
         self.context -= prompt + 1 + decoded
         self.decoding -= 1
         if request not in self._whole:
@@ -472,7 +499,7 @@ class SequentialLane(RunningBatch):
     def _run_decode(self) -> Process:
         """One decode step."""
         replica, cost, queue = self.replica, self.replica.cost, self.queue
-        start, batch, context = queue.now, self.decoding, self.context
+        start, batch, context = queue.now, self.decoding, self.keys()
         if self._passes_parts or replica.contention:
             works = cost.decode_work(batch, context)
             yield from self._pass(works)
@@ -481,7 +508,7 @@ class SequentialLane(RunningBatch):
         else:
             line = cost.decode_line(batch, context)
             yield from self._pass_whole(line.fixed - line.exchange + line.slope * context, line.exchange)
-        self._ran_decoding(start, 1, context)
+        self._ran_decoding(start, 1, self.context)
         self._end_decode(queue.now - start, 0, 1, queue.now - start)
 
     def _ran_decoding(self, start: int, steps: int, context: float) -> None:
@@ -493,14 +520,15 @@ class SequentialLane(RunningBatch):
     def _run_mixed(self, chunks: list[tuple[int, int]], decode: bool) -> Process:
         replica, queue = self.replica, self.queue
         start, mix = queue.now, self._mix(chunks, decode)
+        asked = (*mix[:5], self.keys() if decode else 0)
         if self._passes_parts:
-            works = replica.cost.mixed(*mix)
+            works = replica.cost.mixed(*asked)
             yield from self._pass(works)
             if replica.record is not None:
-                tokens, pairs, _, _, batch, context = mix
+                tokens, pairs, _, _, batch, context = asked
                 replica.record(Step(start, queue.now, tokens, batch, context, pairs, works))
         else:
-            yield from self._pass_whole(*replica.cost.mixed_time(*mix))
+            yield from self._pass_whole(*replica.cost.mixed_time(*asked))
         self.steps.ran(start, queue.now - start, mix)
         self._end_mixed(chunks, decode, queue.now - start)
 
@@ -509,7 +537,8 @@ class SequentialLane(RunningBatch):
         partial, hits, redone, lengths = self.partial, self._hits, self.replica.done, self.requests.input_tokens
         batch, context = (self.decoding, self.context) if decode else (0, 0)
         rows = batch * self.replica.cost.queries
-        total, started, pairs = rows, 0, []
+        total, started = rows, 0
+        pairs: list[Chunk] = []
         for request, tokens in chunks:
             lacking = partial[request]
             past = (self._prompt(request) if redone else lengths[request]) - lacking
@@ -517,6 +546,9 @@ class SequentialLane(RunningBatch):
             total += tokens
             rows += tokens == lacking
             started += past == (hits.get(request, 0) if hits else 0)
+        if places := self.replica.places:
+            pairs = PlacedChunks(pairs)
+            pairs.ranks = [places[request] for request, _ in chunks]
         return total, pairs, rows, started, batch, context
 
     def _end_mixed(self, chunks: list[tuple[int, int]], decode: bool, duration: int) -> None:
@@ -670,7 +702,7 @@ class SequentialLane(RunningBatch):
             return None
         if len(self._ends) > len(self._members):
             self._drop_stale()
-        replica, batch, context, number = self.replica, self.decoding, self.context, self.number
+        replica, batch, context, number = self.replica, self.decoding, self.keys(), self.number
         growing = batch * (replica.advance // ONE_TOKEN)
         line = replica.cost.decode_line(batch, context)
         steps = -((context - line.high) // growing)

@@ -497,10 +497,21 @@ class ReplicaState:
         self.adapters: OrderedDict[int, None] = OrderedDict()
         self.adapter_slots = 0 if served is None else served.slots * parallel.dp
         self.adapter_fs = self._pcie_fs(cost.adapter_bytes()) if self.adapter_slots else 0
+        #: Where prompts go to data-parallel ranks by chance: each one's rank; and the least tokens of a prompt.
+        self.places = self._drawn()
+        self.shortest = min(requests.input_tokens, default=0)
         #: ``lanes.SequentialLane``, one per stage.
         self.lanes: Sequence[Any] = ()
         #: Whether decode steps up to the next change pass in one wait, which an arrival cuts.
         self.leaps = self.level == "low" or conduct.only_arrivals
+
+    def _drawn(self) -> Sequence[int]:
+        """A rank by chance for each request, the same in every run, where no cached prefix or adapter names it."""
+        if not self.cost.by_chance or self.hand_over is None or self.requests.pieces or self.adapter_slots:
+            return ()
+        ranks = self.cost.deployment.parallelism.dp
+        drawn: list[int] = np.random.default_rng(0).integers(0, ranks, len(self.requests)).tolist()
+        return drawn
 
     def _pool(self, total: int, conduct: Conduct) -> BlockPool:
         """The cache of ``total`` blocks with its tiers, and how fast these are."""

@@ -97,6 +97,10 @@ class LaneView(Protocol):
         """New tokens that each data-parallel rank has left beside its share of ``decoding`` sequences."""
         ...
 
+    def place(self, request: int) -> int | None:
+        """The data-parallel rank that computes its prompt; None for the one with most room."""
+        ...
+
     def first_waiting(self) -> int | None:
         """Tokens that the next waiting prompt lacks; None when nothing waits."""
         ...
@@ -119,10 +123,10 @@ def policy(name: str) -> Callable[[F], F]:
     return mark("policy", name)
 
 
-def _taken(rooms: list[int], lacking: int) -> int:
-    """What a prompt gets on the rank with most room, which computes it alone; it is taken from there."""
-    at = max(range(len(rooms)), key=rooms.__getitem__)
-    tokens = min(lacking, rooms[at])
+def _taken(rooms: list[int], lacking: int, place: int | None) -> int:
+    """What a prompt gets on its rank, which computes it alone; it is taken from there."""
+    at = max(range(len(rooms)), key=rooms.__getitem__) if place is None else place
+    tokens = min(lacking, max(rooms[at], 0))
     rooms[at] -= tokens
     return tokens
 
@@ -146,7 +150,8 @@ def prefill_first(lane: LaneView) -> Plan:
     while (tokens := lane.first_waiting()) is not None and (tokens <= max(rooms) or not lane.partial):
         if lane.admit() is None:
             break
-        _taken(rooms, tokens)
+        if tokens:
+            _taken(rooms, tokens, lane.place(next(reversed(lane.partial))))
     if lane.partial:
         return list(lane.partial.items()), False
     if lane.decoding:
@@ -165,7 +170,8 @@ def continuous(lane: LaneView) -> Plan:
             break
         if lane.admit() is None:
             break
-        _taken(rooms, tokens)
+        if tokens:
+            _taken(rooms, tokens, lane.place(next(reversed(lane.partial))))
     return list(lane.partial.items()), lane.decoding > 0
 
 
@@ -180,10 +186,12 @@ def chunked_prefill(lane: LaneView) -> Plan:
     for request, lacking in lane.partial.items():
         if max(rooms) <= 0:
             break
-        chunks.append((request, _taken(rooms, lacking)))
+        if tokens := _taken(rooms, lacking, lane.place(request)):
+            chunks.append((request, tokens))
     while max(rooms) > 0 and not preempted and (lacks := lane.admit()) is not None:
         if lacks:
-            chunks.append((next(reversed(lane.partial)), _taken(rooms, lacks)))
+            request = next(reversed(lane.partial))
+            chunks.append((request, _taken(rooms, lacks, lane.place(request))))
     return chunks, lane.decoding > 0
 
 

@@ -65,7 +65,7 @@ class Replica(ReplicaState):
         batch: int = sum(lane.decoding for lane in self.lanes)
         if interval == 1 or not batch or any(lane.partial for lane in self.lanes):
             return 0
-        context: int = sum(lane.context for lane in self.lanes)
+        context: int = sum(lane.keys() for lane in self.lanes)
         line = self.cost.decode_line(batch, context)
         return round(number * _GOLDEN % 1 * (interval - 1) * (line.fixed + line.slope * context))
 
@@ -118,6 +118,14 @@ class RankView:
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt its cache holds."""
         return self._replica.pool.cached(self._replica.on_rank(pieces, self._rank))
+
+
+def _of_pools(made: StepCost | tuple[StepCost, StepCost], options: Options) -> tuple[StepCost, StepCost]:
+    """The costs of replicas that decode and of those that compute prompts, if apart."""
+    decoding, prefilling = made if isinstance(made, tuple) else (made, made)
+    if not options.prefill_replicas:
+        return decoding, prefilling
+    return decoding.apart("decode"), prefilling.apart("prefill")
 
 
 class DiskCache(Record, frozen=True, kw_only=True):
@@ -251,8 +259,7 @@ class Simulation:
         self._followers = {before: index for index, before in enumerate(requests.after) if before >= 0}
         self._due: deque[int] = deque()
         self._arrived, self._first = 0, requests.comes_by_itself
-        made = cost or StepCost(deployment)
-        self.cost, self._prefill_cost = made if isinstance(made, tuple) else (made, made)
+        self.cost, self._prefill_cost = _of_pools(cost or StepCost(deployment), options)
         self._prefill_cost.foresee_prompts(set(requests.input_tokens))
         policy = options.policy or deployment.engine.policy
         for known, name, what in ((policies(), policy, "policy"), (routers(), options.router, "router")):
