@@ -63,6 +63,15 @@ def test_no_rank_has_less_than_the_mean_or_more_than_all(cost_of, lengths: list[
         assert found == total
 
 
+def test_sequences_anywhere_in_their_answers_are_evenly_spread(cost_on) -> None:
+    """Answers of 2,400 tokens: deviation 2,400 / sqrt(12) = 693, of a batch one in 63 more; 8 of 8 ranks: 1.434."""
+    lengths = [1000 + 2400 * (at + 0.5) / 64 for at in range(64)]
+    found = cost_on(8).spread_out(64, round(sum(lengths)), 2400)
+    assert found == pytest.approx(cost_on(8).uneven(64, round(sum(lengths)), squared(lengths)), rel=1e-3)
+    assert found == pytest.approx(sum(lengths) + 1.434 * 693 * math.sqrt(64 / 63) * math.sqrt(8) * 8, rel=1e-3)
+    assert cost_on(1).spread_out(64, 1000, 2400) == 1000
+
+
 def test_a_step_waits_for_the_rank_with_the_longest_sequences() -> None:
     alone, shared = (StepTimePredictor(*OLMOE, dp=dp, ep=dp, engine="vllm") for dp in (1, 8))
     even, uneven = [20_000] * 64, [4_000] * 32 + [36_000] * 32

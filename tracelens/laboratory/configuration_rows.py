@@ -459,7 +459,8 @@ def median_step(point: ServingPoint, cost: StepCost) -> tuple[Mix, int]:
     room = max(LIMITS.max_batched_tokens - decoded, 0)
     chunks = [(new, 0) for at in range(prompts) if (new := min(given, room - at * given)) > 0]
     new = sum(tokens for tokens, _ in chunks)
-    asked = (new + decoded, chunks, decoded + len(chunks), len(chunks), batch, batch * (given + answer // 2))
+    keys = cost.spread_out(batch, batch * (given + answer // 2), answer)
+    asked = (new + decoded, chunks, decoded + len(chunks), len(chunks), batch, keys)
     return asked, len(chunks)
 
 

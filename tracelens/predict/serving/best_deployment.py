@@ -267,10 +267,8 @@ class ClosedForm:
         return (line.fixed + line.slope * context) / _FS_PER_S
 
     def _keys(self, batch: int) -> int:
-        """Keys of sequences that are anywhere in their answer, as many on each data-parallel rank as on the busiest."""
-        mean = self.lengths.prompt + self.lengths.answer / 2
-        squares = batch * (mean**2 + self.lengths.answer**2 / 12)
-        return self.cost.uneven(batch, round(batch * mean), round(squares))
+        context = round(batch * (self.lengths.prompt + self.lengths.answer / 2))
+        return self.cost.spread_out(batch, context, self.lengths.answer)
 
     def _cycle_s(self, stages: Sequence[StageWork]) -> float:
         """What a micro-batch takes through a pipeline that is full of them: the slowest stage sets the pace."""

@@ -530,6 +530,10 @@ class StepCost:
         deviation = math.sqrt(max(batch * squares - context * context, 0) / (batch * (batch - 1)))
         return context + round(_most_of(ranks) * deviation * math.sqrt(own) * batch / own)
 
+    def spread_out(self, batch: int, context: int, answer: float) -> int:
+        """As ``uneven``, of sequences that are anywhere in an answer of so many tokens."""
+        return self.uneven(batch, context, round(context**2 / batch + batch * answer**2 / 12))
+
     def released(self, day: datetime.date | None) -> StepCost:
         """With the host's times of the engine as it was on ``day``."""
         engine = self.deployment.engine.released(day, self.system.device)
