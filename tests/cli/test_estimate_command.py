@@ -113,9 +113,9 @@ def test_the_answer_says_whose_watts_it_has_and_where_there_are_none(capsys):
 def test_the_answer_says_that_units_and_clock_are_another_device_s_once_and_not_of_one_that_has_its_own(capsys):
     sizes = ["--m", "8192", "--n", "8192", "--k", "8192"]
     assert main(["estimate", "gemm", *sizes, "--device", "b300,b200"]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("compute units and clock of")]
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("compute units")]
     assert said == [
-        "compute units and clock of NVIDIA B200 SXM 180GB: those of NVIDIA B300 SXM 288GB are not in its file"
+        "compute units, clock and L2 size of NVIDIA B200 SXM 180GB: those of NVIDIA B300 SXM 288GB are not in its file"
     ]
 
 
