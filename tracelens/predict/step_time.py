@@ -84,9 +84,10 @@ class StepTimePredictor:
 
     def _keys(self, cached: Sequence[int]) -> int:
         """Keys of sequences that decode, as many on each data-parallel rank as on the busiest one."""
-        total = sum(cached)
-        squares = sum(each * each for each in cached) if self._ranks > 1 else 0
-        return len(cached) + self.cost.uneven(len(cached), total, squares)
+        total, size = sum(cached), len(cached)
+        if self._ranks == 1:
+            return total + size
+        return size + self.cost.uneven(size, total, sum(each * each for each in cached))
 
     def _within(self, time_fs: int) -> StepTime:
         seconds, most = time_fs / _FS_PER_S, self._most
