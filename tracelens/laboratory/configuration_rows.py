@@ -84,7 +84,8 @@ _COUNTS = frozenset({
 _LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]{1,5}) ?[x×] ?(?=[a-z])|(?<=[a-z0-9]) ?[x×] ?([0-9]{1,5})$", re.IGNORECASE)
 _SPECULATES = re.compile(r"(mtp|eagle|nextn|true|yes|on)\b.*|(mtp|eagle)[0-9].*|[1-9][0-9]?(\.0)?", re.IGNORECASE)
-_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
+#: When PyPI had SGLang 0.5.8.
 _TURNS = datetime.date(2026, 1, 23)
 #: Modes in which other replicas compute prompts.
 _APART = ("disagg", "disaggregated", "pd", "p/d")
