@@ -313,8 +313,8 @@ def spans(ratios: Sequence[float], groups: Sequence[str] | None = None) -> dict[
     weight = np.array([many[group] ** -0.5 for group in groups]) if groups else np.ones(count)
     off = np.abs(np.log(ratios))
     order = np.argsort(off)
-    # The share of the weight at or below each row, the row to come among them where it is of the same groups
-    below = np.cumsum(weight[order]) / (weight.sum() + (0.0 if groups else weight.mean()))
+    # The share of the weight at or below each row, the row to come among them
+    below = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
     further = (1 + 1 / len(many)) ** 0.5 if groups else 1.0
 
     def within(share: float) -> float:
