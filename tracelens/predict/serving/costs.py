@@ -520,8 +520,8 @@ class StepCost:
         ``context``, their sum, where there is one rank, or no experts make ranks wait. ``squares``: of their squares.
 
         Ranks take sequences whatever their lengths, so that the busiest one's keys exceed the mean by the expected
-        maximum of normal variables, one per rank, of the deviation of a sum of its sequences. Of the ranks of one batch
-        neither that the batch is finite changes it nor that what one rank has the others lack: both cancel.
+        maximum of normal variables, one per rank, of the deviation of a sum of its sequences. The batch is finite, and
+        what one rank has the others lack: the two corrections cancel.
         """
         ranks = min(self._rank.dp, batch)
         if ranks < 2 or self.by_chance or self.deployment.model.experts is None:
