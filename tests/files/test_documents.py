@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tracelens.files.documents import report_ops
+from dataclasses import dataclass
+
+from tracelens.files.documents import FigureTable, report_ops
 
 
 def test_the_ops_of_a_report_of_version_1_have_the_keys_of_today():
@@ -24,3 +26,16 @@ def test_the_ops_of_a_report_of_version_1_have_the_keys_of_today():
         },
         today,
     ]  # fmt: skip
+
+
+@dataclass
+class Switched:
+    on: bool = True
+    off: bool = False
+
+
+def test_a_switch_that_is_said_is_taken_and_one_that_is_not_keeps_its_default() -> None:
+    for values, expected in (({}, (True, False)), ({"on": False, "off": True}, (False, True))):
+        table = FigureTable(file="x.toml", path="", values=values, kind="test")
+        found = Switched(**table.figures(Switched))
+        assert (found.on, found.off) == expected

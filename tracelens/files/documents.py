@@ -323,7 +323,12 @@ class FigureTable:
         return tuple(self._listed(name, lambda x: isinstance(x, str) and bool(x.strip()), "strings"))
 
     def flag(self, name: str) -> bool:
-        return bool(self._value(name, bool, lambda _: True, "must be true or false"))
+        return bool(self.switch(name))
+
+    def switch(self, name: str) -> bool | None:
+        """None where it is not said."""
+        found: bool | None = self._value(name, bool, lambda _: True, "must be true or false")
+        return found
 
     def table(self, name: str) -> FigureTable | None:
         values = self._value(name, dict, lambda _: True, "must be a table")
@@ -405,7 +410,7 @@ def _whole(table: FigureTable, name: str, is_needed: bool, may_be_0: bool) -> in
 _READERS: Mapping[str, Callable[[FigureTable, str, bool, bool], Any]] = {
     "int": _whole,
     "float": lambda table, name, is_needed, _: table.needed_number(name) if is_needed else table.number(name),
-    "bool": lambda table, name, *_: table.flag(name) or None,
+    "bool": lambda table, name, *_: table.switch(name),
     "str": lambda table, name, is_needed, _: table.source(name) if is_needed else table.text(name),
     "tuple[str, ...]": lambda table, name, *_: table.texts(name) or None,
 }
