@@ -70,6 +70,12 @@ def test_a_curve_of_sessions_speaks_of_sessions_everywhere(capsys, tmp_path):
     assert "Power w" not in text
 
 
+def test_a_run_that_serves_no_request_ends_with_3(capsys):
+    closed = ["serve", "--model", "llama3.1-8b", "--device", "h100", "--concurrency", "4", "--requests", "5"]
+    assert main([*closed, "--input-tokens", "3000000"]) == 3
+    assert "5 of 5 requests were rejected: 3,000,128 tokens do not fit" in capsys.readouterr().out
+
+
 def test_a_pause_without_sessions_is_refused(capsys):
     assert main([*BASE, "--think-time", "10s"]) == 2
     assert capsys.readouterr().err.startswith("error: --think-time needs --turns")

@@ -304,7 +304,7 @@ def test_of_one_step_each_only_what_exceeds_its_repeats_is_a_change() -> None:
         same, found = (compare_sides(one_step(random), one_step(random, slower)) for slower in (1.0, 1.3))
         assert [change.cause for change in same.changes] == [NOISE]
         assert same.changes[0].text.startswith("differs by ")
-        assert "one step each, so chance cannot be told: 2 rows, the largest are " in same.changes[0].text
+        assert "measured once on each side, so chance cannot be told: 2 rows, the largest are " in same.changes[0].text
         assert re.match(r"GEMM \+0\.\d+ ms: (2[4-9]|3[0-6]) % slower, same kernels, 24 calls", found.changes[0].text)
         assert found.low_ms is None is found.changes[0].low_ms
 

@@ -550,6 +550,9 @@ def test_a_step_under_a_power_limit_draws_no_more_and_is_no_faster(watts: float)
     assert 128 <= held.energy.power_w <= watts
     assert held.energy.step_j <= full.energy.step_j * (1 + 1e-9)
     assert held.projection.step_us >= full.projection.step_us
+    assert [note for note in held.projection.notes if "a limit of" in note] == (
+        ["a limit of 700 W changes nothing: that of h200-sxm is 700 W"] if watts >= 700 else []
+    )
 
 
 @pytest.mark.parametrize("name", HardwareSpec.names())

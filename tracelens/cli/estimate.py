@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.errors import UsageError
+from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.option_fields import byte_count, integer
 from tracelens.files.say import emit, say, say_table
 from tracelens.types.units import shown_rate
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
         say_table(rows, words=(0, 1, 4, 11, 12))
     for note in dict.fromkeys(note for answer in answers for note in (*answer.notes, *_power_notes(answer))):
         say(note)
-    return 0
+    return 0 if any(answer.estimate for answer in answers) else NothingToAnalyzeError.exit_code
 
 
 def _messages(args: argparse.Namespace) -> int:

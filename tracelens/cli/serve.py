@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.errors import UsageError
+from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files import option_fields
 from tracelens.files.option_fields import arguments_of, given_options, option, options_of, refuse_unread
 from tracelens.files.say import emit, say, say_lines
@@ -310,7 +310,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
         say_lines(served_text(result))
         for path in written:
             say(f"wrote {path}")
-    return 0
+    return 0 if result.summary["completed"] else NothingToAnalyzeError.exit_code
 
 
 def _span(text: str, wanted: str, form: str) -> tuple[float, ...]:

@@ -771,7 +771,7 @@ _SEVERAL = 2
 #: Said of a change that may be chance.
 _WITHIN = ", within the noise"
 #: Of one step on either side, what does not exceed what is typical of such.
-_UNTOLD = "differs by {}; one step each, so chance cannot be told"
+_UNTOLD = "differs by {}; measured once on each side, so chance cannot be told"
 #: What a step is made of beside computation, by role or category.
 _PARTS = {COMMUNICATION: "exposed communication", COPY: "copies", AT_ONCE: "overlap", IDLE: "idle"}
 

@@ -265,6 +265,13 @@ def clock_share(constants: PowerConstants, power_w: Watts, limit_w: float, clock
     return np.where(over <= room, 1.0, low)
 
 
+def beyond_design(device: HardwareSpec, watts: float | None) -> str | None:
+    """The note on a limit that the device's design power keeps by itself; None below it."""
+    if watts is None or device.tdp_w is None or watts < device.tdp_w:
+        return None
+    return f"a limit of {watts:,g} W changes nothing: that of {device.name} is {device.tdp_w:,g} W"
+
+
 def device_at(device: HardwareSpec, watts: float) -> HardwareSpec:
     """The device under a limit of ``watts``, at the clock of what draws all that it has: products of a long step.
 

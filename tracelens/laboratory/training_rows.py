@@ -25,6 +25,7 @@ from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Headings, Number, is_file_name, is_unsaid, number, shown
 from tracelens.files.option_fields import BACKENDS
 from tracelens.files.say import with_progress
+from tracelens.hardware.power import beyond_design
 from tracelens.predict.projection.frameworks import Framework
 from tracelens.predict.projection.from_measured import Anchor
 from tracelens.predict.projection.schedules import schedules
@@ -387,7 +388,7 @@ def _projected(row: Mapping[str, str], options: RowOptions) -> ProjectedRow:
         found, repeated = _fitting(found, step)
         assumptions += [repeated] if repeated != NOTHING or not row.get("recompute") else []
     notes = (note for note in found.notes if note != system.note)
-    said = (*assumptions, *filter(None, (read_as,)), *notes)
+    said = (*assumptions, *filter(None, (read_as, beyond_design(system.device, options.power_w))), *notes)
     return ProjectedRow(
         projection=found, assumptions=said, framework=framework, is_batch_assumed=_is_batch_open(row),
         doubt=_contradiction(row, found),

@@ -38,6 +38,7 @@ from tracelens.comparison.whatif.plan import (
     sigma_of,
 )
 from tracelens.errors import UsageError
+from tracelens.hardware.power import beyond_design
 from tracelens.perf_models.base import MEMORY, PerfModel, WorkColumns, resolved
 from tracelens.perf_models.collective import Collective
 from tracelens.perf_models.conv import Conv
@@ -98,9 +99,8 @@ def another_limit(plan: ChangePlan, watts: float) -> None:
     """At the clock of products that draw all of it (``hardware.power.device_at``)."""
     device_of(plan)
     if plan.system is not None:
-        usual = plan.system.device.tdp_w
-        if usual is not None and watts >= usual:
-            plan.note(f"a limit of {watts:,g} W changes nothing: that of {plan.system.device.name} is {usual:,g} W")
+        if note := beyond_design(plan.system.device, watts):
+            plan.note(note)
         plan.system = plan.system.at_power(watts)
 
 

@@ -18,7 +18,7 @@ from tracelens.backends.base import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.option_fields import build_options, takes
 from tracelens.files.say import with_progress
-from tracelens.hardware.power import Facility, FacilityEnergy
+from tracelens.hardware.power import Facility, FacilityEnergy, beyond_design
 from tracelens.perf_models import GroupedGEMM
 from tracelens.predict.projection import step, step_traces
 from tracelens.predict.projection.frameworks import Framework, Residuals, named
@@ -403,7 +403,8 @@ def project(
         software=replace(base, **constants_of(asked)),
         options=ProjectionOptions(fsdp_hidden=hidden, straggler=late),
     )  # fmt: skip
-    tower, limits = config.parameters().vision, [config.too_long(asked.sequence), unread_weights(model)]
+    tower = config.parameters().vision
+    limits = [config.too_long(asked.sequence), unread_weights(model), beyond_design(system.device, asked.power_w)]
     if tower:
         limits.append(f"the step is of text alone, without the vision tower of {tower / 1e9:.2f} B parameters")
     notes = (*found.notes, *config.notes, *filter(None, limits), *asked.unread(config))
