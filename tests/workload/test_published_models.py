@@ -105,11 +105,16 @@ def test_flops_are_those_of_a_plain_sum_over_layers_and_tokens(configs, sequence
 
 
 def test_kept_bytes_of_a_checkpoint_are_those_that_were_published(configs):
-    """Kimi K3's files have 1,560.9 GB; gpt-oss-120b's 65.25 GB (both repositories, sizes of their shards)."""
+    """Kimi K3's files have 1,560.9 GB, gpt-oss-120b's 65.25 GB, Kimi K2 Thinking's 594 GB (sizes of their shards)."""
     from tracelens.predict.estimation.model_summary import model_summary
 
     assert model_summary(loaded(configs["moonshotai--Kimi-K3"])).weight_bytes == pytest.approx(1560.9e9, rel=0.005)
     assert model_summary(loaded(configs["openai--gpt-oss-120b"])).weight_bytes == pytest.approx(65.25e9, rel=0.01)
+    thinking, same_type = ModelConfig.load("kimi-k2-thinking"), loaded(configs["moonshotai--Kimi-K2.5"])
+    assert model_summary(thinking).weight_bytes == pytest.approx(594e9, rel=0.005)
+    assert thinking.quantization is not None
+    assert same_type.quantization is not None
+    assert thinking.quantization.experts == same_type.quantization.experts
 
 
 def test_no_time_is_lost_where_two_backends_price_the_same(configs):

@@ -78,6 +78,7 @@ def without_layers(name: str) -> tuple[str, int | None]:
 def _words(name: str) -> list[str]:
     last = re.sub(r"[()\[\],:]", " ", name.strip().rstrip("/").rpartition("/")[2].replace("+", "-plus"))
     last = re.sub(r"(fp\d{1,2}|awq|gptq)-v\d$", r"\1", normalized(last).strip("-"))
+    last = last.replace("k2-thinking", "k2thinking")  # a release of its own, whose experts are INT4
     return [word for word in last.split("-") if word and not _FILLER.fullmatch(word)]
 
 
