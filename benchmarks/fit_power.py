@@ -20,10 +20,13 @@ three, and for others the upper quarter (an error above them counts a third).
 second before a loop was as busy as the loop, or, where the order of the cases is known (``ORDERS``), as what ran
 ``lag`` cases earlier, at its estimated time and by the same energies, or as an idle device where nothing did; products
 have a share per type, as their weights are made in different ways. ``lag`` is fitted, too: of TensorRT-LLM's products
-it is how many devices a node has, 8 on B200 and 4 on GB200. Readings weigh by their own share. What devices draw by
-these energies is ``drawn`` times the readings, and ``own`` how far that is from readings of which more than
-``MOSTLY_OWN`` is the kernel's. Rows of ``EAGER`` that take more than twice what the device's rates allow are in the fit
-and in the errors of all, not among the settled: the host paces such a loop, its kernel is shorter. A reading of
+it is how many devices a node has, 8 on B200 and 4 on GB200. Loops of decoding attention are short, each device ran
+several in a second: its readings follow the mean of those cases of the list that took a second of all the node's
+devices (``second_before``), a loop each after a set-up of ``setup_s`` and, by vLLM, ``sequence_s`` per sequence, both
+fitted. Readings weigh by their own share. What devices draw by these energies is ``drawn`` times the readings, and
+``own`` how far that is from readings of which more than ``MOSTLY_OWN`` is the kernel's. Rows of ``EAGER`` that take
+more than twice what the device's rates allow are in the fit and in the errors of all, not among the settled: the host
+paces such a loop, its kernel is shorter. A reading of
 ``quantize-scale`` is of the loop that quantizes, too; its time is the difference of two loops.
 
 ``--write`` puts energies fitted on all groups into the device files, ``--errors`` the errors into a table.
@@ -47,7 +50,7 @@ from tracelens.backends.kernels import kernel_table
 from tracelens.backends.roofline_and_tile import works
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import POWER_TERMS, FamilyPower, PowerConstants
-from tracelens.hardware.power import STATE, KernelWork, kernel_power
+from tracelens.hardware.power import DECODING, STATE, KernelWork, kernel_power
 from tracelens.hardware.spec import FOLDER
 from tracelens.predict.calibration.device import quoted, replaced_tables, rounded
 from tracelens.predict.calibration.fitting import Descent, gauss_newton
@@ -86,10 +89,17 @@ ORDERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "generation-attention": (_HEADS, ("batch_size",), ("step",), ("kv_cache_dtype",)),
     "quantize-scale": (("-m",), ("-k",)),
 }
+#: Batch sizes of decoding in the order of the Python set that collectors (collect_attn.py) put 1, 2, 4 ... 2048 into.
+BATCHES = (32, 1, 2, 64, 4, 128, 256, 512, 8, 1024, 2048, 16)
+#: Tokens times heads of a decoding case at most: as many key as query heads, and fewer. A length is in the list where
+#: ``LEAST_BATCH`` sequences have room; those of ``LARGE_BATCH`` leave out their longest (attention_generation.yaml).
+MOST_TOKENS, LEAST_BATCH, LARGE_BATCH = (2**23, 2**24), 8, 256
+#: Devices that take cases of one list.
+DEVICES, NODES = 8, {"gb200": 4}
+#: Most replays of a loop, and s that it takes at most (helper.py).
+MOST_RUNS, LOOP_S = 3000, 1.0
 #: Columns whose product is at most the largest in the table: larger cases were not run.
-LIMITED_BY = {
-    "context-attention": ("batch_size", "isl"), "generation-attention": ("batch_size", "step", "num_heads"),
-}  # fmt: skip
+LIMITED_BY = {"context-attention": ("batch_size", "isl")}
 #: Types whose weights are made in different ways before a loop: TensorRT-LLM's of NVFP4 pass through the host.
 SET_UP_BY = {"gemm": "gemm_dtype"}
 LAGS = range(1, 17)
@@ -103,6 +113,8 @@ BOUNDS = {
     "state_pj": (3.0, 0.005, 60.0),
     # the share of the second before a loop that was as busy
     "before": (0.6, 0.02, 1.0),
+    # what a decoding case takes before its loop, and for each of its sequences
+    "setup_s": (0.1, 0.01, 3.0), "sequence_s": (1e-4, 1e-6, 1e-2),
 }  # fmt: skip
 _DESCENT = Descent(rounds=100, noise=0.05, step=1e-3, tolerance=1e-6)
 _NEIGHBOURS = 5
@@ -164,6 +176,8 @@ def in_order(name: str, library: str, table: pd.DataFrame) -> pd.DataFrame | Non
     for block, columns in zip(order, blocks, strict=True):
         values = table[columns].drop_duplicates()
         values = values.sort_values(columns, ascending=[not column.startswith("-") for column in block])
+        if name == DECODING and columns == ["batch_size"]:
+            values = values.sort_values("batch_size", key=lambda sizes: sizes.map(BATCHES.index))
         cases = cases.merge(values.assign(of=0), on="of")
     for dtype in (column for column in cases if column.endswith("_dtype")):
         for size in (columns[0] for columns in blocks if len(columns) == 1 and columns != [dtype]):
@@ -171,7 +185,20 @@ def in_order(name: str, library: str, table: pd.DataFrame) -> pd.DataFrame | Non
     if name in LIMITED_BY:
         most = table[list(LIMITED_BY[name])].prod(axis=1).max()
         cases = cases[cases[list(LIMITED_BY[name])].prod(axis=1) <= most].reset_index(drop=True)
+    if name == DECODING:
+        cases = decoding_cases(cases, library)
     return cases.drop(columns="of")
+
+
+def decoding_cases(cases: pd.DataFrame, library: str) -> pd.DataFrame:
+    """Those of all sizes that collectors run."""
+    most = np.where(cases["num_heads"] == cases["num_key_value_heads"], *MOST_TOKENS)
+    if library == "vllm":
+        most = most * 128 // cases["head_dim"]
+    tokens = cases["batch_size"].clip(lower=LEAST_BATCH) * (cases["step"] + 1)
+    cases = cases[tokens * cases["num_heads"] <= most]
+    longest = cases.groupby([*_HEADS, "batch_size"])["step"].transform("max")
+    return cases[(cases["batch_size"] < LARGE_BATCH) | (cases["step"] < longest)].reset_index(drop=True)
 
 
 def column_batches(name: str, table: pd.DataFrame) -> Iterator[tuple[np.ndarray, ColumnBatch]]:
@@ -225,13 +252,15 @@ def titles(name: str, rows: pd.DataFrame) -> pd.Series:
 
 
 class Loop(NamedTuple):
-    """What loops of one table show: energies, the share of the second before each that was busy, and how many cases
-    earlier that was (None where the order is unknown, and the case before is as the loop's own).
+    """What loops of one table show: energies, the share of the second before each that was busy, what was drawn then
+    (None where that is of one case), and how many cases earlier that was (None where the order is unknown, and the case
+    before is as the loop's own).
     """
 
     row: FamilyPower
     before: np.ndarray
-    lag: int | None
+    earlier_w: np.ndarray | None = None
+    lag: int | None = None
 
 
 class Family:
@@ -261,22 +290,46 @@ class Family:
         self.types = np.zeros(len(own), int) if set_up is None else pd.factorize(own[set_up], sort=True)[0]
         self.cases = in_order(name, family.rpartition(" ")[2], table if every is None else every)
         self._earlier: dict[int, KernelWork] = {}
+        self.listed: KernelWork | None = None
         if self.cases is not None:
             columns = list(self.cases)
             places = self.cases.assign(place=np.arange(len(self.cases)))
             self.places = own[columns].merge(places, on=columns, how="left")["place"].to_numpy(int)
+            if name == DECODING:
+                self.listed = self._estimated(self.cases, own.iloc[np.zeros(len(self.cases), int)])
 
     def earlier(self, lag: int) -> KernelWork:
         """Of each row what was measured ``lag`` cases earlier, in estimated times; NaN where nothing was."""
         if lag not in self._earlier:
             assert self.cases is not None
-            cases = self.cases.iloc[np.maximum(self.places - lag, 0)].reset_index(drop=True)
-            rows = pd.concat([self.rows.drop(columns=["latency_ms", *cases]), cases], axis=1)
-            us = estimate(self.table, rows)["time_us"].to_numpy(float)
-            found = self._work(rows.assign(latency_ms=us * 1e-3))
-            assert found is not None
+            found = self._estimated(self.cases.iloc[np.maximum(self.places - lag, 0)], self.rows)
             self._earlier[lag] = replace(found, time_us=np.where(self.places < lag, np.nan, found.time_us))
         return self._earlier[lag]
+
+    def _estimated(self, cases: pd.DataFrame, others: pd.DataFrame) -> KernelWork:
+        """Work of cases in estimated times, their other columns as those of ``others``."""
+        columns = others.drop(columns=["latency_ms", *cases]).reset_index(drop=True)
+        rows = pd.concat([columns, cases.reset_index(drop=True)], axis=1)
+        us = estimate(self.table, rows)["time_us"].to_numpy(float)
+        found = self._work(rows.assign(latency_ms=us * 1e-3))
+        assert found is not None
+        return found
+
+    def second_before(self, constants: PowerConstants, setup_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which share of the second before each row's loop the node's devices were busy, and what they drew then: of
+        cases of the list that took a second of all devices, the mean.
+        """
+        assert self.listed is not None
+        loop_s = np.minimum(MOST_RUNS * self.listed.time_us * 1e-6, LOOP_S)
+        devices_s = MEAN_S * NODES.get(self.device.name, DEVICES)
+        over_idle_w = kernel_power(constants, self.listed).power_w - constants.idle_w
+        clock, busy_s, joules = (
+            np.append(0.0, each.cumsum()) for each in (setup_s + loop_s, loop_s, loop_s * over_idle_w)
+        )
+        now = clock[self.places]
+        since = np.maximum(now - devices_s, 0.0)
+        ran, drew = (np.interp(now, clock, each) - np.interp(since, clock, each) for each in (busy_s, joules))
+        return ran / devices_s, constants.idle_w + drew / np.maximum(ran, 1e-9)
 
     def _work(self, rows: pd.DataFrame) -> KernelWork | None:
         us = rows["latency_ms"].to_numpy(float) * 1e3
@@ -323,16 +376,23 @@ class Family:
         """What the device draws where readings are what such a loop shows, and what ran before."""
         own, target = SETTLED_WEIGHT * self.own[rows], np.log(self.watts[rows])
         shares = {f"before.{each}": BOUNDS["before"] for each in range(self.types.max() + 1)}
+        if self.listed is not None:
+            sets_up = ("setup_s", "sequence_s") if self.name.endswith("vllm") else ("setup_s",)
+            shares = {name: BOUNDS[name] for name in sets_up}
         bounds = {**self.bounds(), **shares}
 
         def loop_of(values: Mapping[str, float], lag: int | None) -> Loop:
-            return Loop(row_of(values), np.array([values[name] for name in shares])[self.types], lag)
+            row = row_of(values)
+            if self.listed is None or self.cases is None:
+                return Loop(row, np.array([values[name] for name in shares])[self.types], lag=lag)
+            setup_s = values["setup_s"] + values.get("sequence_s", 0.0) * self.cases["batch_size"].to_numpy(float)
+            return Loop(row, *self.second_before(with_row(base, self.name, row), setup_s))
 
         def off(values: Mapping[str, float], lag: int | None) -> np.ndarray:
             return own * (np.log(self.shown(base, loop_of(values, lag), rows)) - target)
 
         values, _ = descended(bounds, partial(off, lag=None))
-        if self.cases is None:
+        if self.cases is None or self.listed is not None:
             return loop_of(values, None)
         nearest = sorted(LAGS, key=lambda lag: float((off(values, lag) ** 2).sum()))[:2]
         made = [(descended(bounds, partial(off, lag=lag), values), lag) for lag in nearest]
@@ -344,7 +404,9 @@ class Family:
         assert self.work is not None
         constants = with_row(base, self.name, loop.row)
         drawn = earlier = kernel_power(constants, part_of(self.work, rows)).power_w
-        if loop.lag is not None:
+        if loop.earlier_w is not None:
+            earlier = loop.earlier_w[rows]
+        elif loop.lag is not None:
             earlier = kernel_power(constants, part_of(self.earlier(loop.lag), rows)).power_w
         return shown(base, drawn, self.own[rows], loop.before[rows], np.nan_to_num(earlier, nan=base.idle_w))
 

@@ -323,6 +323,53 @@ def test_a_list_of_cases_is_in_the_collector_s_order_without_sizes_that_a_type_w
     assert in_order("mla-bmm", "trtllm", rows) is None
 
 
+def test_a_list_of_decoding_cases_has_batch_sizes_in_the_order_of_a_set_and_only_those_with_room() -> None:
+    """64 of 64 heads leave 131,072 tokens: lengths of 8,192 have room for 16 sequences, of 32,768 for four, which is too
+    few; 2,048 sequences leave out the longest of theirs.
+    """
+    sizes = [(1, 31), (16, 8191), (2048, 31), (8, 32767), (2048, 63)]
+    rows = pd.DataFrame(sizes, columns=["batch_size", "step"]).assign(
+        head_dim=128, num_heads=64, num_key_value_heads=64, window_size=0, kv_cache_dtype="fp8"
+    )
+    for library in ("trtllm", "vllm"):
+        cases = in_order("generation-attention", library, rows)
+        assert cases is not None
+        found = cases[["batch_size", "step"]].to_numpy().tolist()
+        assert found[-1] == [16, 8191]
+        assert [each for each in found if each[0] == 2048] == [[2048, 31]]
+        assert sorted({step for _, step in found}) == [31, 63, 8191]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("device", ["b200_sxm", "gb200"])
+def test_what_ran_before_tells_in_readings_of_loops_too_short_for_a_second_sample(
+    shared_data: Path, device: str
+) -> None:
+    """TensorRT-LLM's decoding cases of 16 sequences follow those of 2,048, those of 2 and 64 follow small ones."""
+    table = pd.read_parquet(shared_data / "power" / "generation_attention.parquet")
+    every = table[(table["device"] == device) & (table["framework"] == "trtllm")]
+    cases = in_order("generation-attention", "trtllm", every)
+    assert cases is not None
+    assert len(every.merge(cases, on=list(cases))) == len(every)
+    short = every[every["latency_ms"] < 0.02].groupby("batch_size")["power_w"].median()
+    assert short[16] > 1.4 * short[[2, 64]].max()
+
+
+@pytest.mark.shared
+def test_readings_of_decoding_are_explained_by_all_that_ran_in_the_second_before(shared_data: Path) -> None:
+    """By TensorRT-LLM on B200: nearer to shapes that were not fitted than with a case before that is like the loop."""
+    table = pd.read_parquet(shared_data / "power" / "generation_attention.parquet")
+    every = table[(table["device"] == "b200_sxm") & (table["framework"] == "trtllm")]
+    b200 = HardwareSpec.load("b200")
+    assert b200.power is not None
+    family = Family("generation-attention", "generation-attention trtllm", b200, every, every)
+    base = replace(b200.power, families={})
+    known = family.unseen_loop(base)[0]
+    assert abs(known[family.settled] - 1).mean() < 0.15
+    family.cases = family.listed = None
+    assert abs(family.unseen_loop(base)[0] - 1).mean() > 1.2 * abs(known - 1).mean()
+
+
 def test_readings_after_an_idle_second_are_low_by_what_is_not_their_own() -> None:
     """100 W idle, 700 W drawn, half of it the loop's: 400 W after nothing, 550 W after 400 W, 700 W after its like."""
     half = np.array([0.5])
