@@ -214,6 +214,7 @@ def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost) -> Serve
     step_ms, prompt_exchange_ms = (times * sum(step[i] for step in steps) / 1e12 for i in (0, 1))
     prompt_ms = times * sum(step[0] for step in doubled) / 1e12 - step_ms
     decode_ms = decoding * (line.fixed - line.exchange + line.slope * active * middle) / 1e12
+    eager = decoding if cost.is_eager else 0.0
     sequences = cost.own(active) * (decoding + (0.0 if point.engine in PROMPTS_FIRST else times * len(steps)))
     is_rocm = cost.system.device.vendor == "amd"
     engine = point.engine + ("-rocm" if is_rocm else "")
@@ -222,8 +223,8 @@ def served(row: Mapping[str, Any], point: ServingPoint, cost: StepCost) -> Serve
         row=row, point=point, engine=engine, family=family, group=family if is_rocm else cost.deployment.model.name,
         release=release_of(engine, compute_of(cost.system.device), point.date, str(row["backend_version"])),
         counts=(
-            decode_ms + step_ms - prompt_ms, decoding * layers / 1e3, times * len(steps) * layers / 1e3,
-            sequences / 1e3, prompt_ms, 0.0, 0.0,
+            decode_ms + step_ms - prompt_ms, (decoding - eager) * layers / 1e3,
+            (times * len(steps) + eager) * layers / 1e3, sequences / 1e3, prompt_ms, 0.0, 0.0,
         ),
         exchange_ms=decoding * line.exchange / 1e12 + prompt_exchange_ms, batch=active,
         compute=compute_of(cost.system.device),

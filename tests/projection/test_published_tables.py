@@ -243,7 +243,7 @@ SERVED: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
       "tp": 2, "conc": 64}, {"input_tokens": 1024, "output_tokens": 8192, "concurrency": 64}),
     ({"Model": "deepseek-ai/DeepSeek-R1-0528", "GPU": "8x MI355X", "Engine": "SGLang", "Input length": "1,024",
       "Output length": "1,024", "Max concurrency": "32", "TP": "8", "Quantization": "FP8", "MTP": "yes"},
-     {"concurrency": 32, "further_tokens": True}),
+     {"concurrency": 32, "speculation": "mtp"}),
     ({"model_id": "meta-llama/Llama-3.3-70B-Instruct", "device": "H100", "random_input_len": 1000,
       "random_output_len": 1000, "max_concurrency": 16, "tensor_parallel_size": 4, "dtype": "auto"}, {"output_tokens": 1000}),
     ({"Model": "nvidia/Llama-3.1-70B-Instruct-FP4", "System": "B200", "Runtime": "TensorRT-LLM", "ISL": 2048, "OSL": 128,

@@ -141,7 +141,7 @@ def test_any_row_is_projected_or_says_the_one_thing_that_is_missing(row: dict[st
 )  # fmt: skip
 def test_served_rows_as_authors_write_them(row: dict[str, str], read: tuple[int, int, int, bool]) -> None:
     found = point_of(row)
-    assert (found.parallelism.tp, found.input_tokens, found.output_tokens, found.further_tokens) == read
+    assert (found.parallelism.tp, found.input_tokens, found.output_tokens, found.speculation == "mtp") == read
 
 
 def test_a_row_that_says_disaggregated_in_a_column_of_its_own_is_not_simulated_as_one_replica() -> None:

@@ -160,6 +160,23 @@ def test_rows_of_inferencex_have_the_slots_of_tensorrt_llm_s_recipes() -> None:
     assert point_of({**APART, "concurrency": 8, "backend": "sglang"}).prefill == Parallelism(tp=8, ep=8)
 
 
+def test_rows_of_inferencex_draft_as_its_scripts_start_sglang_on_hopper() -> None:
+    """Two drafts, each right with 0.69, make the tokens a step that LMSYS had with two and with three."""
+    row = {**APART, "backend": "sglang", "concurrency": 8, "spec_decoding": "mtp", "date": "2026-02-07"}
+    made = [Speculation(draft_tokens=drafts, acceptance=0.69).tokens_per_step for drafts in (2, 3)]
+    assert made == pytest.approx([2.18, 2.44], rel=0.03)
+    point = point_of(row)
+    assert (point.speculation, point.eager_drafts) == ("mtp:2:0.69", "all")
+    cost, plain = (PointSimulator(LIMITS).cost(point_of(each)) for each in (row, {**row, "spec_decoding": "none"}))
+    assert cost.queries == 3
+    assert cost.is_eager
+    assert not plain.is_eager
+    assert not PointSimulator(LIMITS).cost(point_of({**row, "date": "2026-06-09"})).is_eager
+    for other in ({"system": "mi355x"}, {"backend": "trtllm"}, {"source": "mine"}):
+        assert (point_of({**row, **other}).speculation, point_of({**row, **other}).eager_drafts) == ("mtp", "")
+    assert point_of({**row, "spec_decoding": "none"}).speculation == ""
+
+
 @pytest.mark.sweep
 def test_a_request_waits_for_a_slot_of_the_decoding_worker() -> None:
     """Two users of a worker with one slot: one waits while the other's answer is made (H100: 12.3 s of 14.0 ms each)."""

@@ -319,9 +319,11 @@ def test_ranks_that_pad_to_the_longest_prompt_have_it_computed_by_experts_for_al
 
 
 def test_drafts_of_data_parallel_ranks_are_launched_layer_by_layer(cost_of):
-    """48 layers of 100 us, not 10: 4,320 us more a step, with drafts and on several ranks alone; prompts as before."""
+    """48 layers of 100 us, not 10: 4,320 us more a step, with drafts and on several ranks alone, or on one where all
+    are; prompts as before.
+    """
     drafts, wide = Speculation(draft_tokens=1, acceptance=0.8), Parallelism(dp=8, ep=8)
-    eager, replayed = (Engine(layer_us=10, prompt_layer_us=100, eager_drafts=each) for each in (True, False))
+    eager, replayed = (Engine(layer_us=10, prompt_layer_us=100, eager_drafts=each) for each in ("ranks", ""))
 
     def step_us(engine, **fields):
         cost = cost_of("qwen3-30b-a3b", engine=engine, **fields)
@@ -332,13 +334,17 @@ def test_drafts_of_data_parallel_ranks_are_launched_layer_by_layer(cost_of):
     assert prompts == same
     for plain in ({"parallelism": wide}, {"parallelism": Parallelism(tp=4), "speculation": drafts}):
         assert step_us(eager, **plain) == step_us(replayed, **plain)
+    alone = {"parallelism": Parallelism(tp=4), "speculation": drafts}
+    assert step_us(dataclasses.replace(eager, eager_drafts="all"), **alone)[0] == pytest.approx(
+        step_us(replayed, **alone)[0] + 48 * 90
+    )
 
 
 def test_an_engine_file_keeps_what_it_pads_and_launches(tmp_path):
     path = tmp_path / "engine.toml"
-    path.write_text(Engine(name="mine", source="a test", pads_prompts=True, eager_drafts=True).to_toml())
+    path.write_text(Engine(name="mine", source="a test", pads_prompts=True, eager_drafts="all").to_toml())
     assert Engine.load(path).pads_prompts
-    assert Engine.load(path).eager_drafts
+    assert Engine.load(path).eager_drafts == "all"
 
 
 #: LMSYS, "Accelerating SGLang with Multiple Token Prediction", 2025-07-17: 16 H200, 2 sequences a rank of 65,536 tokens

@@ -87,6 +87,8 @@ _SPECULATES = re.compile(r"(mtp|eagle|nextn|true|yes|on)\b.*|(mtp|eagle)[0-9].*|
 _RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 #: When PyPI had SGLang 0.5.8.
 _TURNS = datetime.date(2026, 1, 23)
+#: When sglang#27689 was proposed.
+_PLANS = datetime.date(2026, 6, 9)
 #: Modes in which other replicas compute prompts.
 _APART = ("disagg", "disaggregated", "pd", "p/d")
 #: Modes in which one replica computes prompts and answers.
@@ -107,7 +109,8 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     concurrency: int
     parallelism: Parallelism
     engine: str = ""
-    further_tokens: bool = False
+    #: As ``Speculation.of_model`` reads it; empty: none.
+    speculation: str = ""
     #: Lengths are drawn evenly from so far below and above their means, as a share of them.
     spread: float = 0.0
     date: datetime.date | None = None
@@ -120,6 +123,7 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     recv_interval: int = 1
     #: As the engine's; empty: as that does.
     chance_ranks: str = ""
+    eager_drafts: str = ""
     #: Sequences that a data-parallel rank decodes at most; 0: as many as there are.
     slots: int = 0
     #: How many requests of a run there are per user, where its means hold the first ones, which come at once; 0: means
@@ -194,18 +198,24 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         slots=_slots(row, whole(batch or "concurrency"), pools),
         **pools,
         engine=_name(row, "backend"),
-        further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
+        **_drafts(row, date),
         # ``osl`` is the upper end of lengths whose mean a row says
         spread=min(max(whole("osl") / _length(row, whole, "osl") - 1, 0.0), 1.0),
         date=date,
     )
 
 
+def _is_inferencex(row: Mapping[str, Any], backend: str) -> bool:
+    return _name(row, "source").startswith(INFERENCEX) and _name(row, "backend").lower() == backend
+
+
+def _compute(row: Mapping[str, Any]) -> str:
+    return compute_of(system_of(_name(row, "system"))[0].device)
+
+
 def _recv_interval(row: Mapping[str, Any], concurrency: int) -> int:
     """1, but as InferenceX starts SGLang on Blackwell (benchmarks/dsr1_fp4_b200_docker.sh)."""
-    if not _name(row, "source").startswith(INFERENCEX) or _name(row, "backend").lower() != "sglang":
-        return 1
-    if not compute_of(system_of(_name(row, "system"))[0].device).startswith("10."):
+    if not _is_inferencex(row, "sglang") or not _compute(row).startswith("10."):
         return 1
     return 30 if concurrency >= 16 else 10
 
@@ -225,7 +235,7 @@ def _is_recipe(row: Mapping[str, Any]) -> bool:
     workers have data-parallel attention (rows that deny it have twins, 128 and 768 requests of 8,192 tokens on H200,
     which say so and are within 0.1 and 27 % of their first tokens).
     """
-    return _name(row, "backend").lower() == "trtllm" and _name(row, "source").startswith(INFERENCEX)
+    return _is_inferencex(row, "trtllm")
 
 
 def _slots(row: Mapping[str, Any], concurrency: int, pools: Mapping[str, Any]) -> int:
@@ -234,6 +244,19 @@ def _slots(row: Mapping[str, Any], concurrency: int, pools: Mapping[str, Any]) -
         return 0
     each = concurrency // (pools["replicas"] * pools["parallelism"].dp)
     return 1 if each <= 2 else 1 << each.bit_length() - 1
+
+
+def _drafts(row: Mapping[str, Any], date: datetime.date | None) -> dict[str, Any]:
+    """How a row speculates: with the model's own layer; on SGLang and Hopper, InferenceX has two drafts and FlashInfer
+    (dsr1_fp8_h200_mtp.sh, srt-slurm's recipes/h100), whose plan of a verification stalled the host before every graph:
+    drafts gained nothing (sglang#27689). LMSYS had 2.18 tokens a step with two drafts, 2.44 with three (2025-07-17):
+    each is right with 0.69.
+    """
+    if _SPECULATES.fullmatch(_name(row, "spec_decoding")) is None:
+        return {}
+    if not _is_inferencex(row, "sglang") or _compute(row) != "9.0":
+        return {"speculation": "mtp"}
+    return {"speculation": "mtp:2:0.69", "eager_drafts": "all" if date is not None and date < _PLANS else ""}
 
 
 def _of_batch(row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -370,7 +393,7 @@ class PointSimulator:
         options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
         costs: StepCost | tuple[StepCost, StepCost] = cost
         if point.prefill is not None:
-            prompts = dataclasses.replace(point, parallelism=point.prefill, further_tokens=False)
+            prompts = dataclasses.replace(point, parallelism=point.prefill, speculation="")
             costs = (cost, self.cost(prompts).released(point.date))
         outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
@@ -393,7 +416,7 @@ class PointSimulator:
                     ServingPrecision.named(point.precision, model)
                 ),
                 engine=_run_as(self._engine_on(system, point), point),
-                speculation=Speculation.of_model(model) if point.further_tokens else None,
+                speculation=Speculation.of_model(model, point.speculation) if point.speculation else None,
                 backend=self._backend,
                 collective=self._collective,
             )
@@ -403,8 +426,8 @@ class PointSimulator:
     def _key(self, point: ServingPoint) -> tuple[object, ...]:
         """What points of one step cost have in common."""
         return (
-            point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens,
-            point.recv_interval, point.chance_ranks,
+            point.model, point.system, point.precision, point.parallelism, point.engine, point.speculation,
+            point.recv_interval, point.chance_ranks, point.eager_drafts,
         )  # fmt: skip
 
     def _with_room(self, cost: StepCost) -> StepCost:
@@ -433,8 +456,8 @@ class PointSimulator:
 
 def _run_as(engine: Engine, point: ServingPoint) -> Engine:
     """With the habits that a row says or whose release had them."""
-    chance = point.chance_ranks or engine.chance_ranks
-    return dataclasses.replace(engine, recv_interval=point.recv_interval, chance_ranks=chance)
+    said = {name: getattr(point, name) or getattr(engine, name) for name in ("chance_ranks", "eager_drafts")}
+    return dataclasses.replace(engine, recv_interval=point.recv_interval, **said)
 
 
 def _ranged(found: PointEstimate, served: Deployment, point: ServingPoint) -> PointEstimate:

@@ -491,7 +491,7 @@ class StepCost:
         layers, eager = len(self.layers), engine.prompt_layer_us
         self._step_fs = round((engine.step_us + engine.layer_us * layers) * FS_PER_US)
         self._mixed_fs = self._step_fs if eager is None else round((engine.step_us + eager * layers) * FS_PER_US)
-        if engine.eager_drafts and self.deployment.speculation is not None and self.deployment.parallelism.dp > 1:
+        if self.is_eager:
             self._step_fs = self._mixed_fs
         exchanging = sum(map(self._exchanging, self.layers))
         self._again_fs = round(engine.layer_us * exchanging * FS_PER_US)
@@ -499,6 +499,13 @@ class StepCost:
         self._sequence_fs = round(engine.sequence_us * FS_PER_US)
         self._prompt_fs = round(engine.prompt_us * FS_PER_US)
         self._prompt_scale = engine.prompt_scale
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether steps that decode take the host as long as those with prompts."""
+        habit = self.deployment.engine.eager_drafts
+        is_known = habit == "all" or (habit == "ranks" and self.deployment.parallelism.dp > 1)
+        return is_known and self.deployment.speculation is not None
 
     def placed(self, pools: int) -> tuple[str, ...]:
         """What was assumed of the device, and of links where there are any: between devices, or ``pools``."""

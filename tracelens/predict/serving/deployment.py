@@ -194,7 +194,8 @@ class Engine(Record, frozen=True, kw_only=True):
     are of which it multiplies one for each FP8 expert whatever its rows, in fused layers as slow as measured ones (0:
     only rows that there are, as fast as the products of which layers are made but in steps with prompts on one
     data-parallel rank); ``pads_prompts``: data-parallel ranks pad steps with prompts to the longest, and experts
-    compute the padding; ``chance_ranks``: in which pools, where prompts are computed apart, a request goes to a
+    compute the padding; ``eager_drafts``: with drafts, steps of data-parallel ``ranks`` or ``all`` take
+    ``prompt_layer_us``; ``chance_ranks``: in which pools, where prompts are computed apart, a request goes to a
     data-parallel rank by chance (``prefill``, ``both``). ``residuals``: where measured points were beside estimates of
     the time per token, ``first_residuals`` of the time to the first one, by what was left out (``LEFT_OUT``);
     ``computes``, ``most_devices``: on devices of which capabilities points ran, and on how many at most. ``kv_tokens``
@@ -239,7 +240,7 @@ class Engine(Record, frozen=True, kw_only=True):
     graph_batches: str = ""
     expert_rows: int = 0
     pads_prompts: bool = False
-    eager_drafts: bool = False
+    eager_drafts: str = ""
     chance_ranks: str = ""
     residuals: tuple[ServingResiduals, ...] = ()
     first_residuals: tuple[ServingResiduals, ...] = ()
@@ -262,7 +263,8 @@ class Engine(Record, frozen=True, kw_only=True):
             share = getattr(self, name)
             if share is not None and not (0 <= share <= 1 if name == "watermark" else 0 < share <= 1):
                 raise UsageError(f"{name} must be a share of at most 1, not {share:g}")
-        for name, known in (("overlap", OVERLAPS), ("cache_load", CACHE_LOADS), ("chance_ranks", ("prefill", "both"))):
+        choices = {"chance_ranks": ("prefill", "both"), "eager_drafts": ("ranks", "all")}
+        for name, known in {"overlap": OVERLAPS, "cache_load": CACHE_LOADS, **choices}.items():
             if (said := getattr(self, name)) and said not in known:
                 raise UsageError.unknown(name, said, known)
         captured_sizes(self.graph_batches)

@@ -27,7 +27,7 @@ _VLLM_SIZES = "1,2,4,8-256:8,272-512:16"
 HABITS: dict[str, dict[str, Any]] = {
     "sglang": {
         "overlap": "shared-experts", "cache_load": "layer", "graph_batches": "1,2,4,8,12,16-256:8,272-512:16",
-        "eager_drafts": True, "chance_ranks": "prefill",
+        "eager_drafts": "ranks", "chance_ranks": "prefill",
     },
     "vllm": {
         "overlap": "shared-experts", "cache_load": "beside", "graph_batches": _VLLM_SIZES, "expert_rows": 128,
