@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 import tomllib
@@ -10,62 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any
 
 from tracelens.errors import UsageError
 from tracelens.registry import Mark
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
-
-Words = tuple[str, ...]
-
-#: In most names of kernels, so that it rules out few.
-_COMMON = "kernel"
-_TELLING = 4
-
-
-def required_words(regex: str) -> Words:
-    """Words of which the lower-case form of each ASCII text that ``regex`` finds holds at least one; () where none is
-    known. Raises re.error for what is no regular expression.
-
-    >>> required_words(r"(?i)nccl|rccl"), required_words(r"^\\w+::(?:Copy|Fill)\\d*"), required_words(r"a?\\d+")
-    (('nccl', 'rccl'), ('copy', 'fill'), ())
-    """
-    # Public functions of the standard library give the compiled form only
-    return _required(importlib.import_module("re._parser").parse(regex))
-
-
-def _required(parts: Iterable[tuple[Any, Any]]) -> Words:
-    """Of parts that follow each other: the words of the part that rule out most."""
-    found: list[Words] = []
-    letters = ""
-    for kind, value in parts:
-        if str(kind) == "LITERAL":
-            letters += chr(value).lower()
-            continue
-        found += [(letters,), _required_by(str(kind), value)]
-        letters = ""
-    return max([*found, (letters,)], key=_rules_out)
-
-
-def _required_by(kind: str, value: Any) -> Words:
-    if kind == "SUBPATTERN":
-        return _required(value[-1])
-    if kind == "ATOMIC_GROUP":
-        return _required(value)
-    if kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-        least, _, repeated = value
-        return _required(repeated) if least else ()
-    if kind == "BRANCH":
-        branches = [_required(branch) for branch in value[1]]
-        return tuple(dict.fromkeys(word for words in branches for word in words)) if all(branches) else ()
-    return ()
-
-
-def _rules_out(words: Words) -> tuple[int, int, int]:
-    """How much: one word of a few letters rules out more than several longer ones."""
-    shortest = min((len(word.replace(_COMMON, "")) for word in words), default=0)
-    return min(shortest, _TELLING), -len(words), shortest
 
 
 class KernelPattern(Record, frozen=True, kw_only=True):
@@ -98,29 +46,18 @@ def classify(names: Sequence[str], patterns: Iterable[KernelPattern]) -> list[Ke
     """The first pattern that each kernel name contains, or None; so an extension's patterns go first."""
     ordered = tuple(patterns)
     known = _classified(ordered)
-    words = [_words(p.regex) if len(names) >= _MANY else () for p in ordered]
     found = []
     for name in names:
         if name not in known:
             if len(known) >= _MOST_KNOWN:
                 known.clear()
-            known[name] = _first(name, zip(ordered, words, strict=True))
+            known[name] = next((pattern for pattern in ordered if pattern.matches(name)), None)
         found.append(known[name])
     return found
 
 
 #: Kernel names whose pattern is remembered: ranks, and both sides of a comparison, run the same kernels.
 _MOST_KNOWN = 1 << 16
-#: Names from which it pays to know which words a pattern needs: a quarter of the time, for that of compiling it again.
-_MANY = 500
-
-
-def _first(name: str, patterns: Iterable[tuple[KernelPattern, Words]]) -> KernelPattern | None:
-    if not name.isascii():  # letters beyond may match others without being their lower case
-        return next((pattern for pattern, _ in patterns if pattern.matches(name)), None)
-    holds = name.lower().__contains__
-    possible = (pattern for pattern, words in patterns if not words or any(map(holds, words)))
-    return next((pattern for pattern in possible if pattern.matches(name)), None)
 
 
 @lru_cache(maxsize=4)
@@ -171,12 +108,6 @@ def kernel_patterns() -> tuple[KernelPattern, ...]:
             raise UsageError(f"kernels.toml: pattern {entry.get('name')!r} has unknown keys {sorted(unknown)}")
         found.append(KernelPattern(**entry))
     return tuple(found)
-
-
-@cache
-def _words(regex: str) -> Words:
-    _compiled(regex)  # whose error says which pattern is no regular expression
-    return required_words(regex)
 
 
 @cache
