@@ -23,12 +23,12 @@ import pytest
 
 import tracelens
 from tests.conftest import part
+from tests.trace.event_texts import read_events
 from tracelens.analysis.reading import catalog
 from tracelens.cli import main
 from tracelens.extensions import TimeLimitError, time_limit
 from tracelens.files import atomic_write
 from tracelens.report.result import Report
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.tree import OpTree
 

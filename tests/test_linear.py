@@ -16,6 +16,7 @@ import pytest
 
 import tracelens
 from tests.conftest import part
+from tests.trace.event_texts import read_events
 from tracelens.analysis.attribution.host_scopes import levels
 from tracelens.analysis.attribution.steps import find_steps
 from tracelens.analysis.loaded_trace import Trace
@@ -25,7 +26,6 @@ from tracelens.files.safe_text import clipped
 from tracelens.perf_models.inference_attention import annotated_numbers
 from tracelens.perf_models.kernels import kernel_patterns
 from tracelens.predict.workload.launch_files import _of_yaml
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS
 from tracelens.trace.tree import OpTree

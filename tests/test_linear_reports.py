@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.scaling import Cost, exponents, least, measured, write
 from benchmarks.scaling_shapes import SHAPES, deep_ops, kernel, launched, same_time
 from tests.conftest import examples
+from tests.trace.event_texts import read_events
 from tracelens.analysis.attribution import calls, host_scopes
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
 from tracelens.analysis.attribution.host_scopes import Scopes
@@ -24,7 +25,6 @@ from tracelens.extensions import bundled_extensions
 from tracelens.perf_models.triton_kernels import FLOPS_PER_ELEMENT, fused_ops
 from tracelens.registry import Claim
 from tracelens.trace.links import _inherit
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.types.signature import OpSignature
 
 #: (shape, how many, CPU seconds, MB): at most, of a report in a process of its own, some 0.8 s and 120 MB of it fixed.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.trace.reading.chrome.event_list import read_events
 
 MI300X = {
     "id": 0, "name": "AMD Instinct MI300X", "totalGlobalMem": 206141652992, "computeMajor": 9, "computeMinor": 4,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import part
+from tests.trace.event_texts import read_events
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.cli import main
 from tracelens.trace.links import LinkedBy
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import DEVICE_KINDS
 
 #: (category of its host calls, of its kernels) by device.

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.analysis.conftest import MI300X
+from tests.trace.event_texts import read_events
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Any]
 

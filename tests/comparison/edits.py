@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from tests.trace.event_texts import read_events
 from tracelens.analysis.attribution.window import Recording, Window
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.comparison.sides import Call, Recorded, Side
 from tracelens.comparison.traced_side import recorded
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import HOST_KINDS, Kind
 from tracelens.trace.tree import nest
 from tracelens.types.units import NS_PER_MS

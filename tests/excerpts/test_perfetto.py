@@ -11,10 +11,10 @@ import pytest
 
 import tracelens
 from tests.conftest import RealAnalysis, RealTrace, device_traces, part_of_traces
+from tests.trace.event_texts import read_events
 from tracelens.analysis.reading.added_ops import rows_of_ops
 from tracelens.cli import main
 from tracelens.report.excerpts.converting import write_perfetto
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.rewriting import events
 from tracelens.trace.table import Kind, with_rows
 from tracelens.types.signature import OpSignature

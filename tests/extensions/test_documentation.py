@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import tracelens
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.extensions import bundled_extensions, bundled_names, load_extension, overlay
 from tracelens.perf_models import OpCall
 from tracelens.perf_models.base import PerfModel
 from tracelens.registry import Registry
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.types.signature import OpSignature
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extensions.md"

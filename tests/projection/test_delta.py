@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tracelens as tl
+from tests.trace.event_texts import read_events
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.backends.base import System
@@ -25,7 +26,6 @@ from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.projection.step_traces import write_traces
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
-from tracelens.trace.reading.chrome.event_list import read_events
 
 MODEL = ModelConfig.load("llama3.1-8b")
 NODE = ParallelConfig(tp=2, sequence_parallel=True, dp=4, micro_batches=4)

@@ -15,9 +15,9 @@ import pytest
 import tracelens
 from tests.conftest import part
 from tests.report.headless import SECONDS, Browser, needs_browser
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.page_charts import step_timelines
-from tracelens.trace.reading.chrome.event_list import read_events
 
 pytestmark = needs_browser
 

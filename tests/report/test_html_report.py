@@ -19,10 +19,10 @@ import pytest
 
 import tracelens
 from tests.conftest import part
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.report.html_page import MAX_BYTES, html_bytes
 from tracelens.report.result import Report
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.types.units import shown_ms
 
 VOID = {"br", "hr", "input", "link", "meta", "wbr"}

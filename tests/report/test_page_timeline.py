@@ -18,10 +18,10 @@ import tracelens
 from tests.conftest import part
 from tests.report.headless import Browser, needs_browser
 from tests.report.test_html_report import Page, unpacked
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.report.html_page import html_bytes
 from tracelens.report.page_timeline import PackedColumns
-from tracelens.trace.reading.chrome.event_list import read_events
 
 WHOLE = st.integers(-(2**50), 2**50)
 

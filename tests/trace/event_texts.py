@@ -4,13 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tracelens.trace.reading.bytestream import MemoryStream
+from tracelens.trace.reading.chrome.event_list import PIECE_BYTES, EventList
 from tracelens.trace.table import TraceTable
+
+_BLOCK_BYTES = 1 << 20
+
+
+class MemoryStream:
+    """A trace that is in memory already."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.problems: list[str] = []
+        self.truncated = False
+        self.consumed = 0
+        self.size = len(data)
+
+    def read(self) -> bytes:
+        block = self._data[self.consumed : self.consumed + _BLOCK_BYTES]
+        self.consumed += len(block)
+        return block
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length]
+
+    def close(self) -> None:
+        pass
+
+
+def read_events(
+    events: Sequence[Mapping[str, Any]],
+    values: Mapping[str, Any] | None = None,
+    *,
+    source: str = "events",
+    piece_bytes: int = PIECE_BYTES,
+) -> TraceTable:
+    """A table from event dictionaries and the metadata around them, decoded as a file would be."""
+    text = json.dumps({**(values or {}), "traceEvents": list(events)})
+    return EventList(MemoryStream(text.encode()), source, piece_bytes=piece_bytes).table()
 
 
 class Blocks(MemoryStream):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trace.event_texts import read_events
 from tracelens.errors import UsageError
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.rewriting import CounterTrack, EventFilter, FusedRank, fuse, parse_window, sublanes
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import row_by_row
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.trace import links
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.narrow_columns import Column
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.tree import OpTree
 

@@ -8,9 +8,9 @@ import pytest
 
 import tracelens
 from tests.conftest import part
+from tests.trace.event_texts import read_events
 from tracelens.errors import UsageError
 from tracelens.trace.provenance import merged_ranks
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
+from tests.trace.event_texts import read_events
 from tracelens.errors import InputError
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import row_by_row
-from tracelens.trace.reading.chrome.event_list import read_events
+from tests.trace.event_texts import read_events
 from tracelens.trace.table import Kind, kind_of_category
 from tracelens.types.signature import DeviceProperties, OpSignature
 

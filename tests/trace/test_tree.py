@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples, part
-from tracelens.trace.reading.chrome.event_list import read_events
+from tests.trace.event_texts import read_events
 from tracelens.trace.table import Kind
 from tracelens.trace.tree import OpTree, nearest, nest
 

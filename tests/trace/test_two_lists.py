@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tracelens.trace.reading.bytestream import MemoryStream
+from tests.trace.event_texts import MemoryStream, read_events
 from tracelens.trace.reading.chrome import chunks
-from tracelens.trace.reading.chrome.event_list import EventList, read_events
+from tracelens.trace.reading.chrome.event_list import EventList
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace, device_traces, examples, part, part_of_traces
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.comparison.whatif.plan import Subject
 from tracelens.comparison.whatif.what_if import HEAD_START, what_if
-from tracelens.trace.reading.chrome.event_list import read_events
 
 #: Of these the dependencies alone do not give 95 % of the recorded time: what is waited for is in another process (also
 #: on the same device), or was launched before recording began.

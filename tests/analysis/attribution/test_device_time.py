@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trace.event_texts import read_events
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity, gpu_timeline, timeline_of
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 
 END = 40

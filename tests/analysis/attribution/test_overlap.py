@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelens
+from tests.trace.event_texts import read_events
 from tracelens.analysis.attribution.activity import StreamOverlaps, device_activity, stream_overlaps, with_clipped
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis, RealTrace, examples, part
+from tests.trace.event_texts import read_events
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.steps import (
     BEFORE,
@@ -33,7 +34,6 @@ from tracelens.analysis.verdict.summary import CategoryRow, Summary
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import UsageError
 from tracelens.report.figures import lines_of_window
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import DEVICE_KINDS
 
 #: The trace of one step whose annotations are edited below.

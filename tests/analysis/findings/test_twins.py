@@ -13,6 +13,7 @@ import pytest
 
 from tests.analysis.findings.twins import TWINS, Change, Events, Twin
 from tests.conftest import TRACES, part
+from tests.trace.event_texts import read_events
 from tracelens.analysis.attribution.window import Recording, Window, attribute
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.idle_rules import LEAST_SHARE
@@ -21,7 +22,6 @@ from tracelens.analysis.idle.idle_time import CAUSES
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.priced_calls import PricedCalls
-from tracelens.trace.reading.chrome.event_list import read_events
 
 RULES = {claim.key: Rule.of(claim) for claim in built_in_rules().values()}
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.analysis.test_report_laws import figures_of
 from tests.conftest import RealAnalysis, examples
+from tests.trace.event_texts import read_events
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.page_charts import Lane, step_timeline
 from tracelens.analysis.step_rectangles import MAX_LEVELS, step_idle
-from tracelens.trace.reading.chrome.event_list import read_events
 
 
 def test_the_step_nearest_the_median_is_drawn(build):

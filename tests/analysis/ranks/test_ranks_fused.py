@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.ranks.rank_files import RankOptions, find_traces, parse_ranks, read_ranks
 from tracelens.analysis.ranks.rank_fusion import fuse_ranks, rank_counters
 from tracelens.analysis.ranks.rank_summary import summarize_rank
 from tracelens.errors import UsageError
 from tracelens.files.executors import Serial
-from tracelens.trace.reading.chrome.event_list import read_events
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ranks"))
 from planted import Clock, Job

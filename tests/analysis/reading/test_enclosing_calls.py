@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.trace.event_texts import read_events
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.sheets.coll_analysis import collective_rows
 from tracelens.files.executors import Serial
 from tracelens.perf_models.kernels import kernel_patterns
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
 
 FP16_64_MIB = [4096, 8192]

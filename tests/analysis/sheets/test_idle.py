@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis, RealTrace, part
+from tests.trace.event_texts import read_events
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution import host_time
 from tracelens.analysis.attribution.activity import device_activity, gpu_timeline
@@ -22,7 +23,6 @@ from tracelens.analysis.intervals import Covered, idle_spans
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 
 Build = Callable[[], Builder]

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
+from tests.trace.event_texts import read_events
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.host_time import host_calls
 from tracelens.analysis.idle.idle_time import queue
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets.device_timeline import launch_overhead, stream_overlap
-from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Builder]
 

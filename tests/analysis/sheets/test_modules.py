@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace
+from tests.trace.event_texts import read_events
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
 from tracelens.analysis.attribution.host_scopes import PHASES, Paths, phases
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.sheets import module_time
 from tracelens.analysis.sheets.module_time import call_stacks, modules
-from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Builder]
 ENGINE = "autograd::engine::evaluate_function: "

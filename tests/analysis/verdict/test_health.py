@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.trace.event_texts import read_events
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.verdict.health import Health, health
 from tracelens.cli import main
-from tracelens.trace.reading.chrome.event_list import read_events
 
 
 def op(name: str, start: float, duration: float, **args: Any) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.trace.event_texts import read_events
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.verdict.health import health
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.terminal import verdict
 from tracelens.trace.provenance import STEPS_ADVICE, no_shapes, no_stacks
-from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import Recorder
 
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}

@@ -63,28 +63,6 @@ class ByteStream(Protocol):
         """Let go of the file; ``read_at`` opens it again."""
 
 
-class MemoryStream:
-    """A trace that is in memory already."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.problems: list[str] = []
-        self.truncated = False
-        self.consumed = 0
-        self.size = len(data)
-
-    def read(self) -> bytes:
-        block = self._data[self.consumed : self.consumed + _PLAIN_BLOCK_BYTES]
-        self.consumed += len(block)
-        return block
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        return self._data[offset : offset + length]
-
-    def close(self) -> None:
-        pass
-
-
 class _File:
     """What plain and compressed files share: the open file, the promise that it has not changed, a limit on memory."""
 

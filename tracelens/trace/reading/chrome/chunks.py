@@ -9,13 +9,13 @@ text is damaged, and events are taken one by one until the list is sound again (
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -134,22 +134,21 @@ def _event_start(window: bytes, position: int) -> int | None:
 
 def _take_event(window: bytes, position: int, found: Salvaged, *, final: bool) -> int:
     """Adds the object at ``position``; returns its end, or 0 when there is none that parses."""
-    value = _first_value(memoryview(window)[position:])
-    found.is_unfinished = value.is_short
-    if value.end:
-        found.elements.append(window[position : position + value.end])
-        return position + value.end
-    if not value.is_mendable or (value.is_short and not final):
+    length, found.is_unfinished, is_mendable = _first_value(memoryview(window)[position:])
+    if length:
+        found.elements.append(window[position : position + length])
+        return position + length
+    if not is_mendable or (found.is_unfinished and not final):
         return 0
     for stop in _stops(window, position, final=final):
         fixed, repairs = repaired(window[position:stop])
-        value = _first_value(memoryview(fixed))
-        if value.end and not fixed[value.end :].strip():
-            found.elements.append(fixed[: value.end])
+        length, is_short, _ = _first_value(memoryview(fixed))
+        if length and not fixed[length:].strip():
+            found.elements.append(fixed[:length])
             found.repairs += repairs
             found.is_unfinished = False
             return stop
-        if not value.is_short:
+        if not is_short:
             # More text does not mend what is wrong before it.
             break
     return 0
@@ -164,26 +163,20 @@ def _stops(window: bytes, position: int, *, final: bool) -> Iterator[int]:
         yield len(window)
 
 
-class _Value(Record, frozen=True, kw_only=True):
-    """The JSON value a text starts with: its length, or 0 when the text ends inside it or is no JSON."""
-
-    end: int = 0
-    is_short: bool = False
-    is_mendable: bool = False
-
-
-def _first_value(text: memoryview) -> _Value:
+def _first_value(text: memoryview) -> tuple[int, bool, bool]:
+    """Of the JSON value a text starts with its length, 0 when the text ends inside it or is no JSON; whether it is too
+    short, and whether ``repaired`` may help."""
     try:
         _value.decode(text)
     except RecursionError:
-        return _Value()
+        return 0, False, False
     except msgspec.DecodeError as error:
         end = decoded_events.trailing_position(error)
         if end is None:
             is_short = decoded_events.is_truncation(error)
-            return _Value(is_short=is_short, is_mendable=is_short or _is_mendable(text, str(error)))
-        return _Value(end=len(bytes(text[:end]).rstrip()))
-    return _Value(end=len(bytes(text).rstrip()))
+            return 0, is_short, is_short or _is_mendable(text, str(error))
+        return len(bytes(text[:end]).rstrip()), False, False
+    return len(bytes(text).rstrip()), False, False
 
 
 def _is_mendable(text: memoryview, message: str) -> bool:
@@ -342,9 +335,6 @@ _LOOKED_AT = 8
 _CHECKED_TAIL_BYTES = 4 << 20
 # How many such ends are checked in all: each costs a look at the rest of the file.
 _MOST_CHECKED_ENDS = 50
-
-#: Events, and how many of them had a value that is not of its field's type.
-_Decoded: TypeAlias = tuple[Sequence[decoded_events.AnyEvent], int]
 
 
 class Piece(Record, frozen=True, kw_only=True):
@@ -668,12 +658,10 @@ class PieceIndex:
     """
 
     def __init__(self, stream: ByteStream, source: str) -> None:
-        self._stream = stream
-        self._source = source
         self._first: list[int] = []
         self._places: list[tuple[int, int, bool]] = []
         self._own: dict[int, Sequence[bytes]] = {}
-        self._kept: OrderedDict[int, Sequence[Raw | bytes]] = OrderedDict()
+        self._read = functools.lru_cache(_KEPT_PIECES)(functools.partial(_elements_at, stream, source))
 
     def add(self, piece: Piece, first: int) -> None:
         """``piece``, whose first event is number ``first`` of the list; pieces come in order."""
@@ -688,37 +676,28 @@ class PieceIndex:
         In a repaired piece, ``NaN`` and ``Infinity`` are None. InputError when the file has changed since.
         """
         number = bisect_right(self._first, file_index) - 1
-        element = bytes(self._elements(number)[file_index - self._first[number]])
+        elements = self._own[number] if number in self._own else self._read(self._places[number])
+        element = bytes(elements[file_index - self._first[number]])
         try:
             event = decoded_events.load_element(element)
         except (ValueError, RecursionError):
             event = decoded_events.load_element(repaired(element)[0])
         return event if isinstance(event, dict) else {}
 
-    def _elements(self, number: int) -> Sequence[Raw | bytes]:
-        if number in self._own:
-            return self._own[number]
-        elements = self._kept.get(number)
-        if elements is None:
-            elements = self._kept[number] = self._read(number)
-            if len(self._kept) > _KEPT_PIECES:
-                self._kept.popitem(last=False)
-        else:
-            self._kept.move_to_end(number)
-        return elements
 
-    def _read(self, number: int) -> Sequence[Raw | bytes]:
-        offset, length, is_repaired = self._places[number]
-        text = self._stream.read_at(offset, length)
-        if is_repaired:
-            text, _ = repaired(text)
-        text = b"[" + text + b"]"
-        try:
-            return decoded_events.split_elements(text)
-        except msgspec.DecodeError as error:
-            # The last piece holds the list's own end.
-            if end := decoded_events.trailing_position(error):
-                return decoded_events.split_elements(text[:end])
-        except decoded_events.FAILURES:
-            pass
-        raise InputError(f"{self._source} has changed since it was read: read it again")
+def _elements_at(stream: ByteStream, source: str, place: tuple[int, int, bool]) -> list[Raw]:
+    """The elements of a piece by its offset, its length and whether it is to be repaired."""
+    offset, length, is_repaired = place
+    text = stream.read_at(offset, length)
+    if is_repaired:
+        text, _ = repaired(text)
+    text = b"[" + text + b"]"
+    try:
+        return decoded_events.split_elements(text)
+    except msgspec.DecodeError as error:
+        # The last piece holds the list's own end.
+        if end := decoded_events.trailing_position(error):
+            return decoded_events.split_elements(text[:end])
+    except decoded_events.FAILURES:
+        pass
+    raise InputError(f"{source} has changed since it was read: read it again")

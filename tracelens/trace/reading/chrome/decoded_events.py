@@ -48,29 +48,14 @@ def repaired(text: bytes) -> tuple[bytes, int]:
         if token[:1] == b'"':
             if _SUSPECT.search(token) is None:
                 return token
-            fixed = _repaired_string(token)
+            fixed = _ESCAPE.sub(lambda m: m[0] if m["valid"] else rb"\ufffd" if m["surrogate"] else rb"\\", token)
+            fixed = _CONTROL.sub(lambda m: b"\\u%04x" % m[0][0], fixed).decode("utf-8", "replace").encode()
             count += fixed != token
             return fixed
         count += 1
         return b"" if token == b"," else b"null"
 
     return _TOKEN.sub(fix, text), count
-
-
-def _repaired_string(token: bytes) -> bytes:
-    token = _ESCAPE.sub(_repaired_escape, token)
-    token = _CONTROL.sub(lambda m: b"\\u%04x" % m[0][0], token)
-    try:
-        token.decode()
-    except UnicodeDecodeError:
-        token = token.decode("utf-8", "replace").encode()
-    return token
-
-
-def _repaired_escape(match: re.Match[bytes]) -> bytes:
-    if match["valid"]:
-        return match[0]
-    return rb"\ufffd" if match["surrogate"] else rb"\\"
 
 
 #: An absent raw value; compared by identity, as ``Raw | None`` is no type msgspec can decode.

@@ -92,6 +92,8 @@ GROUPS: dict[str, Mapping[str, Any]] = {
         "moved_bytes": np.float64, "tensor_percent": np.float64, "sm_active_percent": np.float64,
     },
 }  # fmt: skip
+#: Fields of a table that a builder has under the same name.
+_KEPT = ("process_names", "process_labels", "thread_names", "pair_ends", "events_total")
 #: Which of them a table keeps narrow.
 NARROW = {"rows": NARROW_COLUMNS, "flows": NARROW_FLOW_COLUMNS}
 #: How PyTorch's profiler names what its caching allocators do.
@@ -120,21 +122,19 @@ class Codes(Generic[Key]):
         try:
             return list(map(code_of, values))
         except KeyError:
+            codes = self._codes
             for value in dict.fromkeys(values):
-                if value not in self._codes:
-                    self._add(value)
+                if value in codes:
+                    continue
+                if self._limit is None or self._overflow is None or len(codes) < self._limit:
+                    codes[value] = len(codes)
+                else:
+                    codes[value] = codes.setdefault(self._overflow, self._limit)
             return list(map(code_of, values))
 
     def values(self) -> list[Key]:
         distinct = {code: value for value, code in reversed(self._codes.items())}
         return [distinct[code] for code in range(len(distinct))]
-
-    def _add(self, value: Key) -> None:
-        codes = self._codes
-        if self._limit is None or self._overflow is None or len(codes) < self._limit:
-            codes[value] = len(codes)
-        else:
-            codes[value] = codes.setdefault(self._overflow, self._limit)
 
 
 _Events: TypeAlias = ScannedEvents | decoded_events.DecodedEvents
@@ -212,7 +212,10 @@ class TableBuilder:
             self._add_allocations(piece, np.flatnonzero(piece.phase == _INSTANT))
         if counts["C"]:
             rows = np.flatnonzero(piece.phase == _COUNTER)
-            self._add_power_counters(piece, rows, first)
+            # Where counters of power stand in the file; what they hold is read when it is asked for
+            codes, which = np.unique(piece.name[rows], return_inverse=True)
+            named = np.array([code >= 0 and "power" in piece.strings[code].lower() for code in codes.tolist()], bool)
+            self._power_counters.append((first + rows[named[which]]).astype(np.int64))
             if isinstance(piece, decoded_events.DecodedEvents):
                 self._add_dram_samples(piece, rows)
         if counts["M"]:
@@ -231,38 +234,32 @@ class TableBuilder:
         if self.pair_ends:
             order = np.argsort(rows["file_index"], kind="stable")
             rows.update({key: column[order] for key, column in rows.items()})
-        self._mark_steps(rows)
         categories, names, lanes = self.categories.values(), self.names.values(), self.lanes.values()
+        if _OLD_OPS in categories:
+            # PyTorch 1.8 calls steps operators, as the ops in them: they are annotations
+            is_step = np.array([_STEP.fullmatch(name) is not None for name in names], bool)
+            steps = (rows["category"] == categories.index(_OLD_OPS)) & is_step[rows["name"]]
+            rows["kind"][steps] = Kind.USER_ANNOTATION
+        self.signatures.forget_recorded()
+        if self.pair_ends:  # pairs are rows at the place of their begin: what only rows have is put in their order
+            names = _reordered(names, renumber([rows["name"]], len(names)))
+            self.signatures.reorder(renumber([rows["signature"]], len(self.signatures)))
         return {
             **rows,
             "categories": _reordered(
                 categories, renumber([rows["category"], groups["flows"]["category"]], len(categories))
             ),
             "lanes": _reordered(lanes, renumber([group["lane"] for group in groups.values()], len(lanes))),
-            **self._in_order(rows, names),
+            "names": names,
+            "signatures": self.signatures,
             "flows": Flows(**groups["flows"]),
             "event_waits": EventWaits(**groups["waits"]),
             "allocations": Allocations(**groups["allocations"]),
             "dram_samples": DramSamples(**groups["dram"]),
             "power_counters": np.concatenate([*self._power_counters, np.zeros(0, np.int64)]),
+            "counts_by_phase": dict(self.counts),
+            **{name: getattr(self, name) for name in _KEPT},
         }
-
-    def _in_order(self, rows: Mapping[str, Array], names: list[str]) -> dict[str, Any]:
-        """What only rows have is in their order, unless pairs are rows at the place of their begin."""
-        self.signatures.forget_recorded()
-        if self.pair_ends:
-            names = _reordered(names, renumber([rows["name"]], len(names)))
-            self.signatures.reorder(renumber([rows["signature"]], len(self.signatures)))
-        return {"names": names, "signatures": self.signatures}
-
-    def _mark_steps(self, columns: dict[str, Array]) -> None:
-        """PyTorch 1.8 calls steps operators, as the ops in them: they are annotations."""
-        categories = self.categories.values()
-        if _OLD_OPS not in categories:
-            return
-        is_step = np.array([_STEP.fullmatch(name) is not None for name in self.names.values()], bool)
-        steps = (columns["category"] == categories.index(_OLD_OPS)) & is_step[columns["name"]]
-        columns["kind"][steps] = Kind.USER_ANNOTATION
 
     def _add_rows(self, piece: _Events, rows: Array, index: Array) -> None:
         """Complete events, by their numbers in the piece; ``index``: their numbers in the file."""
@@ -271,7 +268,10 @@ class TableBuilder:
         duration = piece.duration_ns[rows]
         self.repaired_durations += int((duration < 0).sum())
         category = self._category_codes(piece, rows)
-        kind = self._kinds()[category]
+        known = self.categories.values()
+        if len(self._kind_of_category) != len(known):
+            self._kind_of_category = np.array([kind_of_category(c) for c in known], np.uint8)
+        kind = self._kind_of_category[category]
         row: dict[str, Array] = {
             "kind": kind,
             "category": category,
@@ -308,12 +308,6 @@ class TableBuilder:
             "signature": signature,
             "device": self._streams(piece, device),
         }
-
-    def _kinds(self) -> npt.NDArray[np.uint8]:
-        categories = self.categories.values()
-        if len(self._kind_of_category) != len(categories):
-            self._kind_of_category = np.array([kind_of_category(c) for c in categories], np.uint8)
-        return self._kind_of_category
 
     def _streams(self, piece: _Events, values: Array) -> Array:
         if not len(values) or (_INT32.min <= values.min() and values.max() < FIRST_POINTER_STREAM):
@@ -387,13 +381,6 @@ class TableBuilder:
                 "device": self._streams(piece, device),
             }
             self._groups["allocations"].append(row)
-
-    def _add_power_counters(self, piece: _Events, rows: Array, first: int) -> None:
-        """Notes where counters of power stand in the file; what they hold is read when it is asked for."""
-        codes, which = np.unique(piece.name[rows], return_inverse=True)
-        names = ["" if code < 0 else piece.strings[code] for code in codes.tolist()]
-        named = np.array(["power" in name.lower() for name in names], bool)
-        self._power_counters.append((first + rows[named[which]]).astype(np.int64))
 
     def _add_dram_samples(self, piece: decoded_events.DecodedEvents, rows: Array) -> None:
         figures = piece.traffic(rows)

@@ -7,18 +7,16 @@ framework, to where the device event starts.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
 from tracelens.trace.narrow_columns import Column
-from tracelens.trace.reading.bytestream import ByteStream, MemoryStream
+from tracelens.trace.reading.bytestream import ByteStream
 from tracelens.trace.reading.chrome import chunks
 from tracelens.trace.reading.chrome.chunks import PieceIndex, Pieces
 from tracelens.trace.reading.chrome.event_columns import TableBuilder
@@ -32,18 +30,6 @@ FIRST_BYTES = 64 * 1024
 _UTF8_MARK = b"\xef\xbb\xbf"
 _BLANK_BYTES = b" \t\r\n\x00"
 _ADVICE = "give a file that torch.profiler's export_chrome_trace wrote"
-
-
-def read_events(
-    events: Sequence[Mapping[str, Any]],
-    values: Mapping[str, Any] | None = None,
-    *,
-    source: str = "events",
-    piece_bytes: int = PIECE_BYTES,
-) -> TraceTable:
-    """A table from event dictionaries and the metadata around them, decoded as a file would be."""
-    text = json.dumps({**(values or {}), "traceEvents": list(events)})
-    return EventList(MemoryStream(text.encode()), source, piece_bytes=piece_bytes).table()
 
 
 class EventList:
@@ -100,12 +86,6 @@ class EventList:
             **fields,
             lookup=index,
             metadata=around.values,
-            process_names=builder.process_names,
-            process_labels=builder.process_labels,
-            thread_names=builder.thread_names,
-            pair_ends=builder.pair_ends,
-            events_total=builder.events_total,
-            counts_by_phase=dict(builder.counts),
             losses=losses,
         )
 
@@ -227,14 +207,15 @@ def with_categories(table: TraceTable) -> TraceTable:
     calls = bare & _in(table, hosts)
     kind, category = table.kind.copy(), table.category.copy()
     categories = list(table.categories)
-    told = np.array([_told(name) for name in table.names] or [0])[table.name]
+    told = [2 if _WAIT.match(name) else 1 if _COPY.match(name) else 0 for name in table.names]
     for number, (text, of) in enumerate(_CATEGORIES):
-        here = calls if of == Kind.RUNTIME else on_device & (told == number)
+        here = calls if of == Kind.RUNTIME else on_device & (np.array(told or [0])[table.name] == number)
         if text not in categories:
             categories.append(text)
         kind[here], category[here] = of, categories.index(text)
-    stream, device = _places(table, on_device, devices)
-    moved = _moved(table, hosts)
+    threads, numbers, moved = _of_lanes(table, devices, hosts)
+    stream, device, lane = table.stream.copy(), table.device.copy(), table.lane[on_device]
+    stream[on_device], device[on_device] = threads[lane], numbers[lane]
     return replace(
         table,
         kind=kind,
@@ -249,30 +230,20 @@ def with_categories(table: TraceTable) -> TraceTable:
     )
 
 
-def _places(
-    table: TraceTable, on_device: npt.NDArray[np.bool_], devices: list[Identifier]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Stream and device: the thread of the hardware's process, and which of those processes it is."""
-    stream, device = table.stream.copy(), table.device.copy()
-    lane = table.lane[on_device]
-    stream[on_device] = np.array(
-        [tid if isinstance(tid, int) and 0 <= tid < _MOST_STREAMS else 0 for _, tid in table.lanes] or [0]
-    )[lane]
-    device[on_device] = np.array([devices.index(pid) if pid in devices else 0 for pid, _ in table.lanes] or [0])[lane]
-    return stream, device
-
-
-def _told(name: str) -> int:
-    return 2 if _WAIT.match(name) else 1 if _COPY.match(name) else 0
-
-
 def _in(table: TraceTable, pids: set[Identifier]) -> npt.NDArray[np.bool_]:
     return np.array([pid in pids for pid, _ in table.lanes] or [False])[table.lane[:]]
 
 
-def _moved(table: TraceTable, hosts: set[Identifier]) -> npt.NDArray[np.int32]:
-    """By lane of CANN: the thread of the framework that has the same number; else the lane itself."""
+def _of_lanes(table: TraceTable, devices: list[Identifier], hosts: set[Identifier]) -> npt.NDArray[np.int32]:
+    """[3, lanes] The thread as a stream; which of the hardware's processes it is of; the lane of the framework's thread
+    that has the number of one of CANN, else the lane itself."""
     ops = {table.lanes[code][1]: code for code in np.unique(table.lane[table.kind == Kind.CPU_OP]).tolist()}
-    return np.array(
-        [ops.get(tid, code) if pid in hosts else code for code, (pid, tid) in enumerate(table.lanes)] or [0], np.int32
-    )
+    rows = [
+        (
+            tid if isinstance(tid, int) and 0 <= tid < _MOST_STREAMS else 0,
+            devices.index(pid) if pid in devices else 0,
+            ops.get(tid, code) if pid in hosts else code,
+        )
+        for code, (pid, tid) in enumerate(table.lanes)
+    ]
+    return np.array(rows or [(0, 0, 0)], np.int32).T

@@ -156,8 +156,14 @@ class Scanner:
         characters = np.frombuffer(text, np.uint8)
         if characters.max() >= _ASCII and not _is_utf8(text):
             return Refusal.NOT_PLAIN
-        self._make_room(len(text))
-        scan = self._scan
+        scan, events = self._scan, len(text) // _LEAST_EVENT_BYTES + 1
+        if events > scan.most_events:
+            scan.most_events, scan.most_joined = events, len(text) + len(SIGNATURE_FIELDS) * _MOST_SIGNATURES
+            self._make(
+                **{key: np.empty(events, dtype) for key, dtype in _COLUMNS.items()},
+                numbers=np.empty((len(NUMBERS), events), np.int64),
+                joined=np.empty(scan.most_joined, np.uint8),
+            )
         scan.text, scan.length, scan.text_times = address(characters), len(text), text_times
         state = self._function(ctypes.byref(scan))
         if state not in (_DONE, _LIST_ENDS):
@@ -188,17 +194,6 @@ class Scanner:
             ),
             end=end,
         )
-
-    def _make_room(self, length: int) -> None:
-        events = length // _LEAST_EVENT_BYTES + 1
-        if events > self._scan.most_events:
-            self._scan.most_events = events
-            self._scan.most_joined = length + len(SIGNATURE_FIELDS) * _MOST_SIGNATURES
-            self._make(
-                **{key: np.empty(events, dtype) for key, dtype in _COLUMNS.items()},
-                numbers=np.empty((len(NUMBERS), events), np.int64),
-                joined=np.empty(self._scan.most_joined, np.uint8),
-            )
 
     def _fill(self, table: _Table, name: str, most: int) -> None:
         """Room for ``most`` numbers; the array ``name`` will tell where the bytes of each are."""
