@@ -93,15 +93,14 @@ class _Metrics(msgspec.Struct):
     entire_frame_compile_time_s: float | None = None
 
 
-class _OfKernel:
+class _OfKernel(msgspec.Struct):
     """What is known so far of one kernel."""
 
-    def __init__(self) -> None:
-        self.atens: tuple[str, ...] = ()
-        self.post: list[str] = []
-        self.pre: list[str] = []
-        self.stacks: list[str] = []
-        self.hash = ""
+    atens: tuple[str, ...] = ()
+    post: list[str] = []
+    pre: list[str] = []
+    stacks: list[str] = []
+    hash: str = ""
 
 
 T = TypeVar("T")
@@ -229,25 +228,22 @@ class _Collected:
             for part, named in self._kernels.items()
             for name, kernel in named.items()
         ]
-        recompilations = []
-        for graph, reason in self._recompiled:
-            metrics = self._metrics.get(graph, _Metrics())
-            recompilations.append(
-                Recompilation(
-                    graph=graph, reason=reason, line=_begin(metrics), took_s=metrics.entire_frame_compile_time_s
-                )
-            )
-        breaks = [msgspec.structs.replace(each, resumed=self._resumed(each)) for each in self._breaks]
-        return CompiledCode(kernels=tuple(kernels), breaks=tuple(breaks), recompilations=tuple(recompilations))
-
-    def _resumed(self, broken: GraphBreak) -> tuple[str, ...]:
-        """The compilations of the function that goes on where a graph broke: PyTorch names it by its line."""
-        file, _, line = (broken.line or "").rpartition(":")
-        return tuple(
-            graph
+        of = [(graph, reason, self._metrics.get(graph, _Metrics())) for graph, reason in self._recompiled]
+        recompilations = [
+            Recompilation(graph=graph, reason=reason, line=_begin(told), took_s=told.entire_frame_compile_time_s)
+            for graph, reason, told in of
+        ]
+        # The function that goes on where a graph broke is named by its line
+        resumed = [
+            (f"{each.co_filename}:{found[2]}", graph)
             for graph, each in self._metrics.items()
-            if each.co_filename == file and (found := _RESUMED.match(each.co_name or "")) and found[2] == line
-        )
+            if (found := _RESUMED.match(each.co_name or "")) is not None
+        ]
+        breaks = [
+            msgspec.structs.replace(each, resumed=tuple(graph for line, graph in resumed if line == each.line))
+            for each in self._breaks
+        ]
+        return CompiledCode(kernels=tuple(kernels), breaks=tuple(breaks), recompilations=tuple(recompilations))
 
 
 _METHODS: dict[str, Callable[[_Collected, tuple[str, int], str | bytes, str], None]] = {
@@ -293,7 +289,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
         found = _FOLDER.match(Path(parent).name)
         graph = f"{found[1]}/{found[2]}" if found else Path(parent).name
         # The number at the end is the order in which tlparse met them
-        for name in sorted(names, key=lambda each: (_numbered(each), each)):
+        for name in sorted(names, key=lambda each: (_last_number(each), each)):
             count += 1
             if count > MOST_FILES:
                 raise InputError(f"{folder.name} has more than {MOST_FILES:,} files: {_WHERE_FROM}")
@@ -302,7 +298,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
                 yield file, graph
 
 
-def _numbered(name: str) -> int:
+def _last_number(name: str) -> int:
     found = _SUFFIX.search(Path(name).stem)
     return int(found[1]) if found and len(found[1]) < 10 else -1
 
@@ -311,7 +307,7 @@ def _add_file(collected: _Collected, file: Path, graph: str) -> None:
     """A file of a folder, by its name."""
     name = file.name
     if name.endswith((".json", ".txt", ".py")) and any(name.startswith(known) for known in _METHODS):
-        collected.add(name, graph, _read(file), name)
+        collected.add(name, graph, b"".join(_lines(file)), name)
     elif name == "raw.jsonl":
         for number, line in enumerate(_lines(file), 1):
             if b'"compilation_metrics"' in line:
@@ -356,11 +352,6 @@ def _record(collected: _Collected, line: bytes, where: str) -> tuple[str, str, s
 def _lines(file: Path) -> Iterator[bytes]:
     with reading(file), file.open("rb") as lines:
         yield from lines
-
-
-def _read(file: Path) -> bytes:
-    with reading(file):
-        return file.read_bytes()
 
 
 def _text(text: str | bytes, where: str) -> str:

@@ -192,8 +192,8 @@ def _sizes(text: str) -> _Sizes:
 
 def _of_csv(source: str, path: Path) -> CountedKernels:
     rows = _csv_rows(source, path)
-    head = next(rows)
-    at = {name.strip(): place for place, name in reversed([*enumerate(head)])}
+    head = [name.strip() for name in next(rows)]
+    at = {name: place for place, name in reversed([*enumerate(head)])}
     if "Metric Name" in at and "Metric Value" not in at:
         raise InputError(
             f"{source} sums launches up: run ncu without --print-summary, so that each launch has rows of its own"
@@ -203,7 +203,7 @@ def _of_csv(source: str, path: Path) -> CountedKernels:
     if {"ID", "Kernel Name"} <= at.keys():
         return _of_ncu_wide(source, head, at, rows)
     if {"Counter_Name", "Counter_Value", "Kernel_Name"} <= at.keys():
-        return _of_rocprof(source, head, at, rows)
+        return _of_rocprof(source, at, rows)
     return _of_rocprof_wide(source, head, at, rows)
 
 
@@ -236,37 +236,38 @@ def _of_ncu(source: str, at: Mapping[str, int], rows: Iterable[list[str]]) -> Co
     """``--csv`` of any page: a row per launch and metric."""
     values, numbers = _Values(source), dict[Any, int]()
     places: list[_Place] = []
-    number, process, kernel = at["ID"], at.get("Process ID"), at["Kernel Name"]
-    name, unit, value = at["Metric Name"], at.get("Metric Unit"), at["Metric Value"]
+    number, process, unit = at["ID"], at.get("Process ID"), at.get("Metric Unit")
+    name, value = at["Metric Name"], at["Metric Value"]
     for row in rows:
-        if not row[number].isdecimal():
-            continue
-        key = (row[process] if process is not None else "", row[number])
-        launch = numbers.setdefault(key, len(places))
-        if launch == len(places):
-            grid, block = (_sizes(row[at[name]]) if name in at else _UNKNOWN for _, name in _NCU_SIZES)
-            device = row[at["Device"]] if "Device" in at else ""
-            places.append((row[kernel], None, (key[0], device), grid, block))
-        values.add(launch, row[name].strip(), "" if unit is None else row[unit], row[value])
+        if row[number].isdecimal():
+            key = (row[process] if process is not None else "", row[number])
+            launch = numbers.setdefault(key, len(places))
+            if launch == len(places):
+                places.append(_ncu_place(row, at))
+            values.add(launch, row[name].strip(), "" if unit is None else row[unit], row[value])
     return _ncu(source, places, values)
+
+
+def _ncu_place(row: list[str], at: Mapping[str, int]) -> _Place:
+    process, device = (row[at[column]] if column in at else "" for column in ("Process ID", "Device"))
+    grid, block = (_sizes(row[at[name]]) if name in at else _UNKNOWN for _, name in _NCU_SIZES)
+    return row[at["Kernel Name"]], None, (process, device), grid, block
 
 
 def _of_ncu_wide(source: str, head: list[str], at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
     """``--csv --page raw``: a row per launch, a column per metric, their units in the first row."""
     values = _Values(source)
     places: list[_Place] = []
-    columns = [(name.strip(), place) for place, name in enumerate(head) if name.strip() not in _OF_LAUNCH]
+    columns = [(name, place) for place, name in enumerate(head) if name not in _OF_LAUNCH]
     units: list[str] | None = None
     for row in rows:
         if not row[at["ID"]].isdecimal():
             units = row if not places else units
             continue
-        process, device = (row[at[column]] if column in at else "" for column in ("Process ID", "Device"))
-        grid, block = (_sizes(row[at[name]]) if name in at else _UNKNOWN for _, name in _NCU_SIZES)
         for metric, place in columns:
             if row[place]:
                 values.add(len(places), metric, "" if units is None else units[place], row[place])
-        places.append((row[at["Kernel Name"]], None, (process, device), grid, block))
+        places.append(_ncu_place(row, at))
     return _ncu(source, places, values)
 
 
@@ -305,17 +306,19 @@ _NO_COUNTER = re.compile(
 _DERIVED = {"FETCH_SIZE", "WRITE_SIZE", "FetchSize", "WriteSize"}
 
 
-def _rocm_place(row: list[str], at: Mapping[str, int]) -> _Place:
-    def text(names: tuple[str, ...]) -> str:
-        return next((row[at[name]].strip() for name in names if name in at), "")
+def _cell(row: list[str], at: Mapping[str, int], names: tuple[str, ...]) -> str:
+    """Of the first of these columns that there is."""
+    return next((row[at[name]].strip() for name in names if name in at), "")
 
-    threads, block = (_sizes(text(names)) for names in _ROC_SIZES)
+
+def _rocm_place(row: list[str], at: Mapping[str, int]) -> _Place:
+    threads, block = (_sizes(_cell(row, at, names)) for names in _ROC_SIZES)
     total, size = (math.prod(n or 1 for n in each) if each[0] else 0 for each in (threads, block))
     blocks = (-(-total // size), 0, 0) if 0 < size < 2**62 and 0 < total < 2**62 else _UNKNOWN
-    process, device = (text(names) for names in _PLACES)
+    process, device = (_cell(row, at, names) for names in _PLACES)
     return (
-        text(_NAMES),
-        text(("Operator_Name",)) or None,
+        _cell(row, at, _NAMES),
+        _cell(row, at, ("Operator_Name",)) or None,
         (process, device and f"agent {device}"),  # ROCm numbers CPUs and GPUs together
         blocks,
         (size if size < 2**62 else 0, 0, 0),
@@ -324,8 +327,8 @@ def _rocm_place(row: list[str], at: Mapping[str, int]) -> _Place:
 
 def _times(row: list[str], at: Mapping[str, int]) -> tuple[int, int]:
     """Begin and end of a launch in ns; (0, 0) where they are not there."""
-    texts = (next((row[at[name]].strip() for name in names if name in at), "") for names in _TIMES)
-    begin, end = (int(found[1]) if (found := _TIME.fullmatch(text)) else 0 for text in texts)
+    found = (_TIME.fullmatch(_cell(row, at, names)) for names in _TIMES)
+    begin, end = (int(each[1]) if each else 0 for each in found)
     return (begin, end) if 0 < begin < end else (0, 0)
 
 
@@ -334,7 +337,7 @@ def _add_time(values: _Values, launch: int, times: tuple[int, int]) -> None:
         values.add(launch, "duration", "ns", str(times[1] - times[0]))
 
 
-def _of_rocprof(source: str, head: list[str], at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
+def _of_rocprof(source: str, at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
     """A row per dispatch and counter: counter_collection.csv of rocprofv3. In torch_trace/consolidated.csv, which is in
     the order of ops, a dispatch is known by its time.
     """
@@ -355,11 +358,7 @@ def _of_rocprof(source: str, head: list[str], at: Mapping[str, int], rows: Itera
 
 def _of_rocprof_wide(source: str, head: list[str], at: Mapping[str, int], rows: Iterable[list[str]]) -> CountedKernels:
     """pmc_perf.csv of rocprof-compute, and what rocprof v1 and v2 write: a row per dispatch, a column per counter."""
-    columns = [
-        (name.strip(), place)
-        for place, name in enumerate(head)
-        if name.strip() in _DERIVED or not _NO_COUNTER.fullmatch(name.strip())
-    ]
+    columns = [(name, place) for place, name in enumerate(head) if name in _DERIVED or not _NO_COUNTER.fullmatch(name)]
     if not any(name in at for name in _NAMES) or not columns:
         raise InputError(f"{source} has no counters by kernel: {_WANTED}")
     values = _Values(source)
@@ -407,8 +406,12 @@ def _of_report(path: Path) -> CountedKernels:
                 value = metric.value()
                 if isinstance(value, int | float):
                     values.add(len(places), name, metric.unit() or _base_unit(name), repr(value))
-            kernel = str(action.name(action.NameBase_DEMANGLED))
-            places.append((kernel, None, ("", _device(action)), *_dimensions(action)))
+            kernel, there = str(action.name(action.NameBase_DEMANGLED)), set(action.metric_names())
+            device = str(_metric(action, _NCU_DEVICE)) if _NCU_DEVICE in there else ""
+            grid, block = (
+                [_metric(action, name) if name in there else 0 for name in names] for names in _NCU_DIMENSIONS
+            )
+            places.append((kernel, None, ("", device), (grid[0], grid[1], grid[2]), (block[0], block[1], block[2])))
     except (RuntimeError, AttributeError, ValueError, TypeError, ArithmeticError) as error:
         raise InputError(f"{path.name} cannot be read by ncu_report ({error}): {_EXPORT}") from error
     if not places:
@@ -422,22 +425,8 @@ def _metric(action: Any, name: str) -> int:
     return int(value) if isinstance(value, int | float) and 0 < value < 2**62 else 0
 
 
-def _device(action: Any) -> str:
-    found = "device__attribute_device_index"
-    return str(_metric(action, found)) if found in set(action.metric_names()) else ""
-
-
-def _dimensions(action: Any) -> tuple[_Sizes, _Sizes]:
-    there = set(action.metric_names())
-
-    def sizes(what: str) -> _Sizes:
-        names = (f"launch__{what}_dim_{axis}" for axis in "xyz")
-        x, y, z = (_metric(action, name) if name in there else 0 for name in names)
-        return x, y, z
-
-    return sizes("grid"), sizes("block")
-
-
+_NCU_DEVICE = "device__attribute_device_index"
+_NCU_DIMENSIONS = tuple([f"launch__{what}_dim_{axis}" for axis in "xyz"] for what in ("grid", "block"))
 _PMC_TABLE = re.compile(r"rocpd_pmc_event((?:_[0-9a-fA-F]{1,40}){0,8})")
 
 
@@ -790,9 +779,18 @@ def joined(counted_kernels: CountedKernels, recorded: RecordedKernels) -> tuple[
         there = np.isin(of_event, keys[mine])
         if len(devices) > 1 and number in devices:
             there &= recorded.device == number
-        _join_place(
-            np.flatnonzero(mine), np.flatnonzero(there), (keys, of_event), (counted_kernels, recorded), (target, how)
-        )
+        at, events = np.flatnonzero(mine), np.flatnonzero(there)
+        goal, sizes = recorded.target[events], [recorded.sizes(event) for event in events.tolist()]
+        grid, block = counted_kernels.grid[at], counted_kernels.block[at]
+        ours, theirs, by_name = _numbered(keys[at], of_event[events], grid, block, sizes)
+        run = _by_sequence(ours, theirs, goal)
+        for launch in np.flatnonzero(run >= 0).tolist():
+            target[at[launch]], how[at[launch]] = run[launch], BY_SEQUENCE
+        for kernel in np.unique(ours[run < 0]).tolist():
+            left = at[(ours == kernel) & (run < 0)]
+            target[left], why = _by_key(len(left), goal[theirs == kernel], kernel in by_name)
+            for launch in left.tolist():
+                how[launch] = why
     return target, how
 
 
@@ -810,7 +808,10 @@ def _names_in_common(counted_names: Sequence[str], recorded_names: Sequence[str]
     number: dict[tuple[str, int, str], int] = {}
     of_last: dict[str, int] = {}
     for last in lasts[0].keys() & lasts[1].keys():
-        of_last[last], texts = _in_common(lasts[0][last], lasts[1][last])
+        one, other = lasts[0][last], lasts[1][last]
+        # The first level of spelling at which the two groups of names have some in common
+        both = ({each[level] for each in one} & {each[level] for each in other} for level in range(4))
+        of_last[last], texts = next((level, texts) for level, texts in enumerate(both) if texts)
         for text in sorted(texts):
             number[last, of_last[last], text] = len(number)
 
@@ -821,31 +822,6 @@ def _names_in_common(counted_names: Sequence[str], recorded_names: Sequence[str]
 
     keys = np.array([key(name, 0) for name in counted_names], np.int64)
     return keys, [key(name, 1) for name in recorded_names]
-
-
-def _in_common(one: set[Spellings], other: set[Spellings]) -> tuple[int, set[str]]:
-    """The first level of spelling at which two groups of names have some in common, and these."""
-    both = ({each[level] for each in one} & {each[level] for each in other} for level in range(4))
-    return next((level, texts) for level, texts in enumerate(both) if texts)
-
-
-def _join_place(
-    mine: Ints, there: Ints, names: tuple[Ints, Ints], sides: tuple[CountedKernels, RecordedKernels],
-    found: tuple[Ints, list[str]],
-) -> None:  # fmt: skip
-    """Fills in the launches ``mine`` of one place, by the recorded events ``there``."""
-    (kernels, recorded), (target, how) = sides, found
-    sizes = [recorded.sizes(event) for event in there.tolist()]
-    ours, theirs, by_name = _numbered(names[0][mine], names[1][there], kernels.grid[mine], kernels.block[mine], sizes)
-    goal = recorded.target[there]
-    run = _by_sequence(ours, theirs, goal)
-    for at in np.flatnonzero(run >= 0).tolist():
-        target[mine[at]], how[mine[at]] = run[at], BY_SEQUENCE
-    for kernel in np.unique(ours[run < 0]).tolist():
-        left = mine[(ours == kernel) & (run < 0)]
-        target[left], why = _by_key(len(left), goal[theirs == kernel], kernel in by_name)
-        for launch in left.tolist():
-            how[launch] = why
 
 
 def _numbered(

@@ -110,24 +110,27 @@ class Packets:
         self.found = wire.columns(
             starts, ends, integers, (_SNAPSHOT, TRACK_EVENT, INTERNED, THREAD, STAGE_EVENT, DEFAULTS, TRACK)
         )
-        self.scope = self._scopes()
+        # A number per packet for what it may refer to: its sequence, since that forgot all before
+        found = self.found.integers
+        cleared = (found[CLEARED] != 0) | (found[FLAGS] & _STATE_CLEARED != 0)
+        order, generation = np.argsort(found[SEQUENCE], kind="stable"), np.empty(len(cleared), np.int64)
+        generation[order] = np.cumsum(cleared[order])
+        scopes: dict[tuple[int, int], int] = {}
+        self.scope = coded_pairs(found[SEQUENCE], generation, lambda *key: scopes.setdefault(key, len(scopes)))
         self.texts = self._interned()
         self._default_clock: dict[int, int] = {}
         self._default_track: dict[int, int] = {}
-        self._read_defaults()
+        for owner, start, end in self.found.spans[DEFAULTS]:
+            scope = int(self.scope[owner])
+            for number, value, stop in wire.fields(start, end):
+                if number == CLOCK and stop < 0:
+                    self._default_clock[scope] = value
+                elif number == TRACK_EVENT and stop >= 0:
+                    uuid = wire.message(value, stop).get(_TRACK_UUID)
+                    if isinstance(uuid, int):
+                        self._default_track[scope] = uuid
         self.tracks = self._tracks()
         self.time_ns, self.timed = self._times()
-
-    def _scopes(self) -> Ints:
-        """A number per packet for what it may refer to: its sequence, since that forgot all before."""
-        integers = self.found.integers
-        cleared = (integers[CLEARED] != 0) | (integers[FLAGS] & _STATE_CLEARED != 0)
-        order = np.argsort(integers[SEQUENCE], kind="stable")
-        count = np.cumsum(cleared[order])
-        generation = np.empty(len(order), np.int64)
-        generation[order] = count
-        numbers: dict[tuple[int, int], int] = {}
-        return coded_pairs(integers[SEQUENCE], generation, lambda *key: numbers.setdefault(key, len(numbers)))
 
     def _interned(self) -> dict[int, dict[tuple[int, int], str]]:
         """Texts by kind, scope and number."""
@@ -146,18 +149,6 @@ class Packets:
                         text = wire.text(value, stop)
                 texts[kind][scope, iid] = text
         return texts
-
-    def _read_defaults(self) -> None:
-        wire = self.wire
-        for owner, start, end in self.found.spans[DEFAULTS]:
-            scope = int(self.scope[owner])
-            for number, value, stop in wire.fields(start, end):
-                if number == CLOCK and stop < 0:
-                    self._default_clock[scope] = value
-                elif number == TRACK_EVENT and stop >= 0:
-                    uuid = wire.message(value, stop).get(_TRACK_UUID)
-                    if isinstance(uuid, int):
-                        self._default_track[scope] = uuid
 
     def _tracks(self) -> dict[int, Track]:
         wire = self.wire
@@ -196,8 +187,9 @@ class Packets:
         time = stamp.copy()
         for number in set(clock.tolist()) - {0, primary}:
             if number < _FIRST_OWN_CLOCK:
-                shift = _offset((s.clocks for s in snapshots), number, primary)
-                time[clock == number] += shift
+                # By the first snapshot of both clocks; times stay where the file has none
+                both = (s.clocks for s in snapshots if {number, primary} <= s.clocks.keys())
+                time[clock == number] += next((known[primary][0] - known[number][0] for known in both), 0)
         own = clock >= _FIRST_OWN_CLOCK
         if own.any():
             self._own_times(time, clock, own, snapshots, primary)
@@ -321,11 +313,6 @@ class _Snapshot(Record, frozen=False, eq=False):
 
     packet: int
     clocks: dict[int, tuple[int, bool, int]] = msgspec.field(default_factory=dict)
-
-
-def _offset(snapshots: Iterator[dict[int, tuple[int, bool, int]]], clock: int, primary: int) -> int:
-    """What to add to one clock's times for those of another; 0 where the file does not say."""
-    return next((known[primary][0] - known[clock][0] for known in snapshots if {clock, primary} <= known.keys()), 0)
 
 
 def _paired(kind: Ints, track: Ints, time: Ints, packet: Ints) -> tuple[Ints, Ints, int]:
@@ -461,22 +448,16 @@ class Annotations:
                 value.append(self._decoded(first, stop, scope, depth + 1))
             elif number == 11:
                 value = value if isinstance(value, dict) else {}
-                value[self._name(first, stop, scope)] = self._decoded(first, stop, scope, depth + 1)
+                said = wire.message(first, stop)
+                name = _text(said.get(10)) or texts[KEYS].get((scope, _integer(said.get(1))), "")
+                value[name] = self._decoded(first, stop, scope, depth + 1)
         return value
-
-    def _name(self, start: int, end: int, scope: int) -> str:
-        said = self._packets.wire.message(start, end)
-        return _text(said.get(10)) or self._packets.texts[KEYS].get((scope, _integer(said.get(1))), "")
 
 
 _DEEPEST = 20
 _SCALARS: dict[int, Callable[[int], Any]] = {
-    2: bool,
-    3: int,
-    4: int,
-    5: lambda value: float(np.int64(value).view(np.float64)),
-    7: int,
-}
+    2: bool, 3: int, 4: int, 5: lambda value: float(np.int64(value).view(np.float64)), 7: int,
+}  # fmt: skip
 
 
 def loaded(text: str) -> dict[str, Any]:

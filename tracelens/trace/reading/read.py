@@ -130,17 +130,15 @@ def read_trace(
         read = formats.reader_of(source)
         if read is None and (what := other_format(source.start, source.name)) is not None:
             raise InputError(f"{source.name} is {what}")
-        table = read(source) if read is not None else _events(source)
+        if read is not None:
+            table = read(source)
+        else:  # Kineto's JSON, whatever its damage: what no reader claims is read as such, or refused in its words
+            table = EventList(
+                source.stream, source.name, start=source.start, piece_bytes=source.piece_bytes, progress=progress
+            ).table()
+            table = with_categories(table) if is_ascend(table) else table
         end_stage()
         return table
-
-
-def _events(source: Source) -> TraceTable:
-    """Kineto's JSON, whatever its damage: what no other reader claims is read as such, or refused in its words."""
-    table = EventList(
-        source.stream, source.name, start=source.start, piece_bytes=source.piece_bytes, progress=source.progress
-    ).table()
-    return with_categories(table) if is_ascend(table) else table
 
 
 _EXPORT = "export it with json.dump(torch.cuda.memory._snapshot(), file)"

@@ -99,23 +99,21 @@ class Source(Record, frozen=False, kw_only=True):
     def file(self) -> Path:
         """The content as a file: the file itself, or what it unpacks to, for as long as the source is open."""
         if self._file is None:
-            self._file = self.path if isinstance(self.stream, PlainFile) else self._unpacked_file()
+            self._file = self.path
+            if not isinstance(self.stream, PlainFile):
+                folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="tracelens-"))
+                self._file, written = Path(folder) / "content", 0
+                with self._file.open("wb") as target:
+                    for block in self.blocks():
+                        written += len(block)
+                        self.limit.check_unpacked(self.name, written)
+                        target.write(block)
         return self._file
 
     def damage(self, what: str, position: int | None = None) -> InputError:
         """The sentence on content that is damaged."""
         place = "" if position is None else f" at byte {position:,}"
         return InputError(f"{self.name} is {what}, but damaged{place}: record or export it again")
-
-    def _unpacked_file(self) -> Path:
-        path = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="tracelens-"))) / "content"
-        written = 0
-        with path.open("wb") as target:
-            for block in self.blocks():
-                written += len(block)
-                self.limit.check_unpacked(self.name, written)
-                target.write(block)
-        return path
 
 
 def _hint(path: Path) -> str:
@@ -215,8 +213,10 @@ class RowBlocks:
             "file_index": np.arange(self._rows, self._rows + len(start_ns)),
         }
         for key, dtype in trace_table.COLUMNS.items():
-            values = np.broadcast_to(np.asarray(given.get(key, -1)), start_ns.shape)[usable]
-            self._parts[key].append(_fitting(values, dtype))
+            values, info = np.broadcast_to(np.asarray(given.get(key, -1)), start_ns.shape)[usable], np.iinfo(dtype)
+            if values.dtype != dtype and len(values) and (values.max() > info.max or values.min() < info.min):
+                values = np.where((values > info.max) | (values < info.min), -1, values)  # too large for its column
+            self._parts[key].append(values.astype(dtype))
         self._details.append((self._rows, details or {}))
         self._rows += len(start_ns)
 
@@ -343,14 +343,6 @@ def coded(values: Array, code: Callable[[int], int]) -> Ints:
     """``code(a)`` per event, asked once for each distinct value."""
     distinct, inverse = np.unique(values, return_inverse=True)
     return np.array([code(value) for value in distinct.tolist()], np.int64)[inverse.reshape(-1)]
-
-
-def _fitting(values: Array, dtype: Any) -> Array:
-    """As the column's type; -1 where a value is too large for it."""
-    info = np.iinfo(dtype)
-    if values.dtype != dtype and len(values) and (values.max() > info.max or values.min() < info.min):
-        values = np.where((values > info.max) | (values < info.min), -1, values)
-    return values.astype(dtype)
 
 
 class _ColumnEvents(Record, frozen=False, eq=False):

@@ -22,7 +22,6 @@ from tracelens.trace.reading.formats.rocprof import (
 )
 from tracelens.trace.reading.source import Ints, RowBlocks, Source, coded, coded_pairs, own_correlation, reader
 from tracelens.trace.table import DramSamples, Recorder, TraceTable, node_ids
-from tracelens.types.records import Record
 from tracelens.types.signature import OpSignature, freeze
 
 if TYPE_CHECKING:
@@ -158,43 +157,37 @@ def _connection(path: Path) -> sqlite3.Connection:
     return connection
 
 
-class _NvtxOp(Record, frozen=True):
-    """What torch.autograd.profiler.emit_nvtx says: "aten::mm, seq = 7, op_id = 12, sizes = [[2, 3], [3, 4]]"."""
-
-    name: str
-    sequence_number: int
-    sizes: str
-
-    @classmethod
-    def of(cls, text: str) -> _NvtxOp | None:
-        head, found, rest = text.partition(", op_id = ")
-        # A range of the program itself has PyTorch's form too: "ProfilerStep#3, op_id = 5".
-        if not found or "#" in head:
-            return None
-        name, _, number = head.partition(", seq = ")
-        sizes = rest.partition(", sizes = ")[2].partition(", input_op_ids = ")[0]
-        return cls(name, int(number) if number.isdecimal() and len(number) < 19 else -1, sizes)
+def _nvtx_op(text: str) -> tuple[str, int, str] | None:
+    """(name, sequence number, sizes) of what torch.autograd.profiler.emit_nvtx says: "aten::mm, seq = 7, op_id = 12,
+    sizes = [[2, 3], [3, 4]]"."""
+    head, found, rest = text.partition(", op_id = ")
+    # A range of the program itself has PyTorch's form too: "ProfilerStep#3, op_id = 5".
+    if not found or "#" in head:
+        return None
+    name, _, number = head.partition(", seq = ")
+    sizes = rest.partition(", sizes = ")[2].partition(", input_op_ids = ")[0]
+    return name, int(number) if number.isdecimal() and len(number) < 19 else -1, sizes
 
 
 def add_ranges(rows: RowBlocks, texts: list[str], start_ns: Ints, end_ns: Ints, lane: Ints) -> None:
     """The ranges as rows: ops with sequence number and shapes where PyTorch wrote them, else annotations."""
-    ops = [_NvtxOp.of(text) for text in texts]
+    ops = [_nvtx_op(text) for text in texts]
     is_op = np.array([op is not None for op in ops], np.bool_)
     name = rows.name_codes(
-        text.partition(", op_id = ")[0] if op is None else op.name for op, text in zip(ops, texts, strict=True)
+        text.partition(", op_id = ")[0] if op is None else op[0] for op, text in zip(ops, texts, strict=True)
     )
     here = ~is_op
     rows.add("user_annotation", start_ns=start_ns[here], end_ns=end_ns[here], name=name[here], lane=lane[here])
     known = [op for op in ops if op is not None]
-    codes = {sizes: _signature(rows, sizes) for sizes in dict.fromkeys(op.sizes for op in known)}
+    codes = {sizes: _signature(rows, sizes) for sizes in dict.fromkeys(sizes for _, _, sizes in known)}
     rows.add(
         "cpu_op",
         start_ns=start_ns[is_op],
         end_ns=end_ns[is_op],
         name=name[is_op],
         lane=lane[is_op],
-        sequence_number=np.array([op.sequence_number for op in known], np.int64),
-        signature=np.array([codes[op.sizes] for op in known], np.int64),
+        sequence_number=np.array([number for _, number, _ in known], np.int64),
+        signature=np.array([codes[sizes] for _, _, sizes in known], np.int64),
     )
 
 
@@ -437,12 +430,19 @@ class _NsightReport:
         return devices
 
     def _add_device(self, category: str, found: dict[str, Ints], **columns: Any) -> None:
+        # Streams of a device's second context, and of further ones, have numbers in a range of their own
+        context = coded_pairs(
+            found["globalPid"] >> _THREAD_BITS,
+            found["contextId"],
+            lambda *key: self._numbers.setdefault(key, len(self._numbers)),
+        )
+        stream, offset = found["streamId"], coded_pairs(found["deviceId"], context, self._context_offset)
         self._rows.add(
             category,
             start_ns=found["start"],
             end_ns=found["end"],
             device=found["deviceId"],
-            stream=self._streams(found),
+            stream=np.where(stream >= 0, stream + offset, stream),
             correlation=self._correlation(found, "globalPid"),
             graph_node=node_ids(
                 found["graphId"],
@@ -450,15 +450,6 @@ class _NsightReport:
             ),
             **columns,
         )
-
-    def _streams(self, found: dict[str, Ints]) -> Ints:
-        """Stream numbers; those of a device's second context, and of further ones, in a range of their own."""
-        process = found["globalPid"] >> _THREAD_BITS
-        context = coded_pairs(
-            process, found["contextId"], lambda *key: self._numbers.setdefault(key, len(self._numbers))
-        )
-        offset = coded_pairs(found["deviceId"], context, self._context_offset)
-        return np.where(found["streamId"] >= 0, found["streamId"] + offset, found["streamId"])
 
     def _context_offset(self, device: int, context: int) -> int:
         known = self._contexts.setdefault(device, {})
@@ -531,14 +522,42 @@ class _RocpdRun:
             {number: _properties(texts[row][0] or texts[row][1], texts[row][2]) for row, number in agents.values()}
         )
         self._strings = _pairs(database, f"rocpd_string{run}", "string")
-        self._correlations = self._correlation_of_events()
-        self._names()
+        events = self._integers("event", "id", "stack_id", "correlation_id")
+        numbers = np.where(events["stack_id"] > 0, events["stack_id"], events["correlation_id"])
+        self._correlations = dict(zip(events["id"].tolist(), numbers.tolist(), strict=True))
+        processes, threads = self._integers("info_process", "id", "pid"), self._integers("info_thread", "id", "tid")
+        self._processes = dict(zip(processes["id"].tolist(), processes["pid"].tolist(), strict=True))
+        self._threads = dict(zip(threads["id"].tolist(), threads["tid"].tolist(), strict=True))
+        named = self._texts("info_process", "command", "name")
+        for pid, (command, name) in zip(processes["pid"].tolist(), named, strict=False):
+            if command or name:
+                rows.process_names[pid] = name or command.partition(" ")[0].rpartition("/")[2]
 
     def add(self) -> None:
-        self._add_kernels()
-        self._add_copies()
+        found = rocpd_events(self._database, self._run, "kernel_dispatch", "kernel_id", *_SIZES)
+        symbols = self._integers("info_kernel_symbol", "id")["id"].tolist()
+        texts = self._texts("info_kernel_symbol", "display_name", "kernel_name")
+        kernels = {number: shown or name for number, (shown, name) in zip(symbols, texts, strict=False)}
+        block, threads = (np.stack([found[size] for size in sizes], axis=1) for sizes in (_SIZES[:3], _SIZES[3:]))
+        name = self._rows.names_of(found["kernel_id"], lambda number: kernels.get(number, f"(kernel {number})"))
+        self._add_device("kernel", found, name, found["agent_id"], details=launch_details(block, threads))
+        ends = ("dst_agent_id", "src_agent_id")
+        found = rocpd_events(self._database, self._run, "memory_copy", "name_id", *ends, "size")
+        to, origin = (found[end] for end in ends)
+        name = self._rows.names_of(found["name_id"], lambda number: copy_name(self._strings.get(number, "Copy")))
+        agent = np.where(np.isin(to, list(self._devices)), to, origin)
+        self._add_device("gpu_memcpy", found, name, agent, signature=self._rows.copied_bytes(found["size"]))
+        self._add_regions()
+
+    def _add_regions(self) -> None:
         found = rocpd_events(self._database, self._run, "region", "name_id")
-        categories, messages = self._events(found["event_id"])
+        events = self._integers("event", "id", "category_id")
+        extdata = [text for (text,) in self._texts("event", "extdata")]
+        known = _pairs(self._database, f"rocpd_info_category{self._run}", "name") or self._strings
+        row = {number: i for i, number in enumerate(events["id"].tolist())}
+        at = [row.get(number, -1) for number in found["event_id"].tolist()]
+        categories = [known.get(int(events["category_id"][i]), "") if i >= 0 else "" for i in at]
+        messages = [_message(extdata[i]) if 0 <= i < len(extdata) else "" for i in at]
         texts = [self._strings.get(number, f"(string {number})") for number in found["name_id"].tolist()]
         names = [message or text for message, text in zip(messages, texts, strict=True)]
         process = coded(found["pid"], lambda number: self._processes.get(number, number))
@@ -551,35 +570,6 @@ class _RocpdRun:
             lane=self._rows.lane_codes(process, thread),
             correlation=self._correlation(found),
         )
-
-    def _names(self) -> None:
-        processes, threads = self._integers("info_process", "id", "pid"), self._integers("info_thread", "id", "tid")
-        self._processes = dict(zip(processes["id"].tolist(), processes["pid"].tolist(), strict=True))
-        self._threads = dict(zip(threads["id"].tolist(), threads["tid"].tolist(), strict=True))
-        for pid, (command, name) in zip(
-            processes["pid"].tolist(), self._texts("info_process", "command", "name"), strict=False
-        ):
-            if command or name:
-                self._rows.process_names[pid] = name or command.partition(" ")[0].rpartition("/")[2]
-
-    def _add_kernels(self) -> None:
-        found = rocpd_events(self._database, self._run, "kernel_dispatch", "kernel_id", *_SIZES)
-        symbols = self._integers("info_kernel_symbol", "id")["id"].tolist()
-        texts = self._texts("info_kernel_symbol", "display_name", "kernel_name")
-        names = {number: shown or name for number, (shown, name) in zip(symbols, texts, strict=False)}
-        block, threads = (np.stack([found[size] for size in sizes], axis=1) for sizes in (_SIZES[:3], _SIZES[3:]))
-        name = self._rows.names_of(found["kernel_id"], lambda number: names.get(number, f"(kernel {number})"))
-        self._add_device("kernel", found, name, found["agent_id"], details=launch_details(block, threads))
-
-    def _add_copies(self) -> None:
-        found = rocpd_events(
-            self._database, self._run, "memory_copy", "name_id", "dst_agent_id", "src_agent_id", "size"
-        )
-        agent = np.where(
-            np.isin(found["dst_agent_id"], list(self._devices)), found["dst_agent_id"], found["src_agent_id"]
-        )
-        name = self._rows.names_of(found["name_id"], lambda number: copy_name(self._strings.get(number, "Copy")))
-        self._add_device("gpu_memcpy", found, name, agent, signature=self._rows.copied_bytes(found["size"]))
 
     def _add_device(self, category: str, found: dict[str, Ints], name: Ints, agent: Ints, **columns: Any) -> None:
         device = coded(agent, lambda number: self._devices.get(number, 0))
@@ -595,24 +585,9 @@ class _RocpdRun:
             **columns,
         )
 
-    def _correlation_of_events(self) -> dict[int, int]:
-        events = self._integers("event", "id", "stack_id", "correlation_id")
-        number = np.where(events["stack_id"] > 0, events["stack_id"], events["correlation_id"])
-        return dict(zip(events["id"].tolist(), number.tolist(), strict=True))
-
     def _correlation(self, found: dict[str, Ints]) -> Ints:
         number = coded(found["event_id"], lambda event: self._correlations.get(event, ABSENT))
         return own_correlation(number, self._number)
-
-    def _events(self, wanted: Ints) -> tuple[list[str], list[str]]:
-        """Category and message of events."""
-        events = self._integers("event", "id", "category_id")
-        extdata = [text for (text,) in self._texts("event", "extdata")]
-        categories = _pairs(self._database, f"rocpd_info_category{self._run}", "name") or self._strings
-        row = {number: i for i, number in enumerate(events["id"].tolist())}
-        rows = [row.get(number, -1) for number in wanted.tolist()]
-        of = [categories.get(int(events["category_id"][i]), "") if i >= 0 else "" for i in rows]
-        return of, [_message(extdata[i]) if 0 <= i < len(extdata) else "" for i in rows]
 
     def _integers(self, table: str, *wanted: str) -> dict[str, Ints]:
         return self._database.integers(f"rocpd_{table}{self._run}", *wanted)

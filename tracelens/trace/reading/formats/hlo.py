@@ -291,28 +291,23 @@ def recorded_op(
         inputs, facts = list(map(Array, own.dtypes or (), own.shapes or ())), dict(own.attribute(KNOWN))
     if not facts and not any(key in known for key in ("hlo_category", *_RECORDED)):
         return None
-    facts |= _named(known)
+    return signed(name, inputs, _with_recorded(facts, wire, known, holds=holds))
+
+
+def _with_recorded(facts: Facts, wire: Wire, known: dict[str, Any], *, holds: bool) -> Facts:
+    """The facts of an op and what was recorded of it; of one that only runs others its names."""
+    said = {key: known.get(of) for key, of in _NAMED.items()}
+    facts |= {key: word.rstrip(":") for key, word in said.items() if isinstance(word, str) and word}
     if holds or facts.get("opcode") in CONTROL:
-        facts = {key: facts[key] for key in ("opcode", *_NAMED) if key in facts}
-    else:
-        facts |= _recorded_work(wire, known)
-    return signed(name, inputs, facts)
+        return {key: facts[key] for key in ("opcode", *_NAMED) if key in facts}
+    facts |= {key: known[key] for key in _RECORDED if isinstance(known.get(key), int) and known[key] >= 0}
+    memory = known.get("memory_access_breakdown")
+    hbm = _of_memory(wire, *memory) if isinstance(memory, tuple) else None
+    return facts if hbm is None else facts | {"hbm_bytes": hbm}
 
 
 #: What a TPU records of an op as text, by what it is called here.
 _NAMED = {"category": "hlo_category", "jax": "tf_op", "source": "source"}
-
-
-def _named(known: dict[str, Any]) -> Facts:
-    texts = {key: known.get(said) for key, said in _NAMED.items()}
-    return {key: text.rstrip(":") for key, text in texts.items() if isinstance(text, str) and text}
-
-
-def _recorded_work(wire: Wire, known: dict[str, Any]) -> Facts:
-    facts: Facts = {key: known[key] for key in _RECORDED if isinstance(known.get(key), int) and known[key] >= 0}
-    memory = known.get("memory_access_breakdown")
-    hbm = _of_memory(wire, *memory) if isinstance(memory, tuple) else None
-    return facts if hbm is None else facts | {"hbm_bytes": hbm}
 
 
 def _of_text(text: str) -> tuple[list[Array], Facts]:
@@ -401,7 +396,10 @@ class _Counting:
             facts["target"] = target
         word = done.opcode.removesuffix("-start").removesuffix("-done")
         if word in COLLECTIVES:
-            return facts | {"collective": self._collective(done, word)}
+            inputs, outputs = self._program.inputs(done), list(done.arrays)
+            if done.opcode.endswith("-start") and word in _BOTH:
+                outputs = outputs[len(inputs) : 2 * len(inputs)] or outputs
+            return facts | {"collective": _exchange(word, inputs, outputs, *_group(done, self._program.devices))}
         if opcode.endswith(("-done", "-update")) or opcode in CONTROL:
             return facts
         if self._left < 0:
@@ -437,13 +435,6 @@ class _Counting:
         elif opcode not in MOVES and opcode != "sort":
             self._counts[opcode] += out
 
-    def _collective(self, given: Instruction, word: str) -> tuple[Any, ...]:
-        """As ``_exchange`` says it."""
-        inputs, outputs = self._program.inputs(given), list(given.arrays)
-        if given.opcode.endswith("-start") and word in _BOTH:
-            outputs = outputs[len(inputs) : 2 * len(inputs)] or outputs
-        return _exchange(word, inputs, outputs, *_group(given, self._program.devices))
-
     def _moved(self, given: Instruction) -> tuple[list[Array], list[Array]]:
         """What is read and written at least: of slices what they take, of an update in place what it replaces."""
         program = self._program
@@ -477,7 +468,11 @@ class _Counting:
                 read += self._read_of(number, parameter, users)
         written = []
         for number, array in self._results(program.roots.get(computation, -1)):
-            made = program.at(self._through(number))
+            made = program.at(number)
+            for _ in range(MOST_INSTRUCTIONS):  # to what stands behind views
+                if made is None or made.opcode not in ("bitcast", "reshape", "copy") or not made.operands:
+                    break
+                made = program.at(made.operands[0])
             update = program.inputs(made)[1:2] if made is not None and made.opcode == "dynamic-update-slice" else []
             written += update or [array]
         return read, written
@@ -510,15 +505,6 @@ class _Counting:
         for operand in made.operands:
             part = self._program.at(operand)
             yield from ((operand, array) for array in (part.arrays if part is not None else ()))
-
-    def _through(self, number: int) -> int:
-        """Behind views."""
-        for _ in range(MOST_INSTRUCTIONS):
-            made = self._program.at(number)
-            if made is None or made.opcode not in ("bitcast", "reshape", "copy") or not made.operands:
-                break
-            number = made.operands[0]
-        return number
 
 
 def _elements(arrays: Any) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -161,26 +162,28 @@ class _Rows:
                 block["lane"] = lane[here]
             if kind not in ("RUNTIME", "DRIVER", "SYNC", "PYTHON_FUNCTION"):
                 block["signature"] = signature[here]
-            rows.add(
-                text, start_ns=slices.start_ns[here], end_ns=slices.end_ns[here], details=self._details(here), **block
-            )
+            details = functools.partial(self._details, here)
+            rows.add(text, start_ns=slices.start_ns[here], end_ns=slices.end_ns[here], details=details, **block)
             if kind == "SYNC":
-                self._add_waits(here, block["lane"])
+                said = {name: self._integers(key)[here] for name, key in _WAITS.items()}
+                waits = said["record"] > 0
+                if waits.any():
+                    lanes = block["lane"][waits].astype(np.int32)
+                    rows.event_waits = EventWaits(lane=lanes, **{key: of[waits] for key, of in said.items()})
         self._add_allocations(lane)
 
     def _place(self, block: dict[str, Any], here: Ints) -> None:
         """Device and stream of what ran on one, by its arguments or the name of its track."""
         track = self._slices.track[here]
         block["device"] = np.where(block["device"] >= 0, block["device"], coded(track, self._tracks.device))
-        agent = {at: _last_number(value) for at, value in self._said.values("agent")}
-        agent |= {at: _last_number(value) for at, value in self._said.values("dst_agent")}
-        if agent:
+        said = (*self._said.values("agent"), *self._said.values("dst_agent"))
+        if agent := {at: _number_of(str(value), 0) for at, value in said}:
             block["device"] = np.array([agent.get(at, -1) for at in here.tolist()], np.int64)
         block["device"] = np.maximum(block["device"], 0)
         block["stream"] = np.where(block["stream"] >= 0, block["stream"], coded(track, self._tracks.stream))
 
-    def _details(self, here: Ints) -> Callable[[int], dict[str, Any]]:
-        return lambda i: self._said.of(int(here[i]))
+    def _details(self, here: Ints, i: int) -> dict[str, Any]:
+        return self._said.of(int(here[i]))
 
     def _integers(self, *keys: str) -> Ints:
         values = np.full(len(self._slices.track), -1, np.int64)
@@ -199,11 +202,11 @@ class _Rows:
         for key in (*_SIGNED, "copy_bytes"):
             for at, value in self._said.values(key):
                 if id(value) not in known:
-                    known[id(value)] = _json(value)
+                    known[id(value)] = msgspec.json.encode(value)
                 texts.setdefault(at, {})["bytes" if key == "copy_bytes" else key] = known[id(value)]
             known.clear()
         for at, said in self._inner.items():
-            texts.setdefault(at, {}).update({key: _json(said[key]) for key in _SIGNED if key in said})
+            texts.setdefault(at, {}).update({key: msgspec.json.encode(said[key]) for key in _SIGNED if key in said})
         codes = np.full(len(self._slices.track), -1, np.int64)
         code = self._rows.signatures.code
         for at, of in texts.items():
@@ -243,16 +246,7 @@ class _Rows:
         wanted = [slices.names.index(name) for name in _METADATA if name in slices.names]
         for at in np.flatnonzero(slices.instant & np.isin(slices.name, wanted)).tolist():
             for key, value in self._said.of(at).items():
-                key = "deviceProperties" if key == "properties" else key
-                self._rows.metadata[key] = _unwrapped(value)
-
-    def _add_waits(self, here: Ints, lane: Ints) -> None:
-        columns = {name: self._integers(key)[here] for name, key in _WAITS.items()}
-        waits = columns["record"] > 0
-        if waits.any():
-            self._rows.event_waits = EventWaits(
-                lane=lane[waits].astype(np.int32), **{key: values[waits] for key, values in columns.items()}
-            )
+                self._rows.metadata["deviceProperties" if key == "properties" else key] = _unwrapped(value)
 
     def _add_allocations(self, lane: Ints) -> None:
         slices = self._slices
@@ -373,7 +367,8 @@ class _Stages:
         stream = np.array(
             [_number_of(text, iid) for text, iid in zip(queue, integers[13].tolist(), strict=True)], np.int64
         )
-        correlation = np.array([_whole(each.get("correlation"), -1) for each in said], np.int64)
+        texts = [str(each.get("correlation", "")) for each in said]
+        correlation = np.array([int(t) if t.isdecimal() and len(t) < 19 else -1 for t in texts], np.int64)
         correlation = np.where(correlation > 0, correlation, integers[1])
         device = np.maximum(integers[11], 0)
         codes = np.array(rows.names.of(spelled), np.int64)[name]
@@ -444,7 +439,11 @@ class _Stages:
         code = self._rows.signatures.code
         return np.array(
             [
-                code(SEPARATOR.join([_json(_unwrapped(each[key])) if key in each else b"" for key in _SIGNED]))
+                code(
+                    SEPARATOR.join(
+                        [msgspec.json.encode(_unwrapped(each[key])) if key in each else b"" for key in _SIGNED]
+                    )
+                )
                 if any(key in each for key in _SIGNED)
                 else -1
                 for each in said
@@ -467,14 +466,6 @@ def _number_of(text: str, otherwise: int) -> int:
     return int(match[1]) if match else otherwise
 
 
-def _last_number(value: Any) -> int:
-    return _number_of(str(value), 0)
-
-
-def _whole(value: Any, otherwise: int) -> int:
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 19 else otherwise
-
-
 def _unwrapped(value: Any) -> Any:
     """A text that is JSON as what it spells."""
     if isinstance(value, str):
@@ -483,7 +474,3 @@ def _unwrapped(value: Any) -> Any:
         except (msgspec.DecodeError, RecursionError):
             return value
     return value
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.encode(value)

@@ -105,11 +105,10 @@ class _ChromeFile(Struct):
     machine: Any = field(default=None, name="otherData")
 
 
-def _is_rocprof(source: Source) -> bool:
-    return all(key in source.start for key in _KEYS) and not _OTHER_CATEGORY.search(source.start)
-
-
-@reader("rocprof", recognizes=_is_rocprof)
+@reader(
+    "rocprof",
+    recognizes=lambda source: all(key in source.start for key in _KEYS) and not _OTHER_CATEGORY.search(source.start),
+)
 def read_rocprof(source: Source) -> TraceTable:
     """HIP and HSA calls, kernels and copies, joined by the arrows between them."""
     file = source.decoded(_ChromeFile, ROCPROF.file)
@@ -503,8 +502,11 @@ class _Rows:
             for i, agent in enumerate(gpus)
         }
         known = {self._devices[agent.id.handle]: agent for agent in gpus}
-        if known:
-            rows.set_devices({i: _properties(agent) for i, agent in known.items()})
+        rows.set_devices({
+            i: {"name": agent.product_name or agent.name}
+            | ({"numSms": agent.cu_count, "warpSize": agent.wave_front_size} if agent.cu_count > 0 else {})
+            for i, agent in known.items()
+        })  # fmt: skip
 
     def add(self) -> None:
         rows, process = self._rows, self._process
@@ -568,11 +570,6 @@ class _Rows:
         if 0 <= record.kind < len(kinds) and 0 <= record.operation < len(kinds[record.kind].operations):
             return kinds[record.kind].operations[record.operation]
         return f"(operation {record.kind}.{record.operation})"
-
-
-def _properties(agent: _Agent) -> dict[str, Any]:
-    known: dict[str, Any] = {"name": agent.product_name or agent.name}
-    return known | ({"numSms": agent.cu_count, "warpSize": agent.wave_front_size} if agent.cu_count > 0 else {})
 
 
 def _sizes(sizes: list[_Size]) -> Ints:

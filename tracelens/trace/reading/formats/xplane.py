@@ -92,20 +92,17 @@ class _Programs:
         self._of_number: dict[int, tuple[_Plane, int, int] | Program] = {}
         self._of_name: dict[str, set[int]] = {}
         self._codes: dict[tuple[int, str, str], int] = {}
-        self._launched: list[tuple[Ints, Ints]] = []
+        self.launched: list[tuple[Ints, Ints]] = []  # (correlation, name) of kernels
 
     def number_calls(self, count: int) -> Ints:
         """Numbers of so many calls of ops, each once in the file."""
         self._calls += count
         return np.arange(self._calls - count, self._calls)
 
-    def note_kernels(self, correlation: Ints, name: Ints) -> None:
-        self._launched.append((correlation, name))
-
     def kernels_of(self, correlation: Ints) -> Ints:
         """The name of the first kernel of each launch; -1 without one."""
         known, names = (
-            (np.concatenate(each) for each in zip(*self._launched, strict=True)) if self._launched else ((), ())
+            (np.concatenate(each) for each in zip(*self.launched, strict=True)) if self.launched else ((), ())
         )
         known, first = np.unique(known, return_index=True)
         if not len(known):
@@ -154,13 +151,11 @@ class _Programs:
             modules = events.texts("hlo_module")
             of_event = [modules[i] for i in at.tolist()]
             for i, key in enumerate(zip(events.number[at].tolist(), names, of_event, strict=True)):
-                code = self._codes.get(key)
-                codes[i] = self._codes.setdefault(key, self._signed(*key)) if code is None else code
+                if key not in self._codes:
+                    signature = self.op(*key)
+                    self._codes[key] = -1 if signature is None else self.rows.signatures.code_of(signature)
+                codes[i] = self._codes[key]
         return at, self.rows.name_codes(names), codes
-
-    def _signed(self, number: int, op: str, module: str) -> int:
-        signature = self.op(number, op, module)
-        return -1 if signature is None else self.rows.signatures.code_of(signature)
 
     def op(self, number: int, op: str, module: str = "") -> OpSignature | None:
         """What a program says of its op of this name; None where it does not."""
@@ -276,7 +271,7 @@ class _Plane(Record, frozen=False, eq=False):
         said = {each for each, text in zip(category, texts, strict=True) if text}
         details = {"grid": _triples(texts, _GRID), "block": _triples(texts, _BLOCK)}
         name, correlation = self._names(rows, found.name), found.integers("correlation_id")
-        programs.note_kernels(correlation, name)
+        programs.launched.append((correlation, name))
         signature, call = rows.copied_bytes(_sizes(found.texts("memcpy_details"))), np.full(len(stream), -1, np.int64)
         at, op, known_as = programs.ops_of(found, np.array([each == "kernel" for each in category], np.bool_))
         signature[at] = known_as
@@ -477,10 +472,7 @@ def own_parts(line: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         return free
 
     for event, begun, fresh in zip(order.tolist(), starts.tolist(), np.diff(lines, prepend=-1).tolist(), strict=True):
-        if fresh:
-            give(never)
-        else:
-            give(begun)
+        give(never if fresh else begun)
         at = begun
         running.append(event)
     give(never)
