@@ -141,10 +141,21 @@ def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:
     a rank. A device event is of the rank of its process, else of its launch's, else of the one rank that its process
     serves otherwise.
     """
-    by_pid = _named_ranks(table)
+    by_pid: dict[Identifier, int] = {}
+    for pid in dict.fromkeys(pid for pid, _ in table.lanes):
+        text = f"{table.process_names.get(pid, '')}\n{table.process_labels.get(pid, '')}"
+        if match := _RANK_OF_PROCESS.search(text):
+            by_pid[pid] = int(match[1])
     is_named = len(set(by_pid.values())) > 1
     if not is_named:
-        by_pid = {pid: number for number, pid in enumerate(_launching_processes(table, tree))}
+        # Host processes that launched what a device ran, by first appearance; without those that launched little
+        launched: dict[Identifier, int] = {}
+        for lane, count in enumerate(np.bincount(table.lane[tree.launch[tree.launch >= 0]]).tolist()):
+            if count:
+                pid = table.lanes[lane][0]
+                launched[pid] = launched.get(pid, 0) + count
+        enough = max(launched.values(), default=0) * _LEAST_OF_BUSIEST
+        by_pid = {pid: number for number, pid in enumerate(pid for pid, count in launched.items() if count >= enough)}
     numbers = tuple(sorted(set(by_pid.values())))
     if len(numbers) < 2:
         return None
@@ -158,31 +169,11 @@ def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:
     _settle(table, device, rank)
     return MergedRanks(
         numbers=numbers,
-        labels=tuple(_label(table, first_pid[number]) for number in numbers),
+        labels=tuple(f"{table.process_names.get(pid, 'process')} {pid}" for pid in map(first_pid.__getitem__, numbers)),
         is_named=is_named,
         rank_of_row=rank,
         ambiguous=int((rank == _OF_NONE).sum()),
     )
-
-
-def _named_ranks(table: TraceTable) -> dict[Identifier, int]:
-    found = {}
-    for pid in dict.fromkeys(pid for pid, _ in table.lanes):
-        text = f"{table.process_names.get(pid, '')}\n{table.process_labels.get(pid, '')}"
-        if match := _RANK_OF_PROCESS.search(text):
-            found[pid] = int(match[1])
-    return found
-
-
-def _launching_processes(table: TraceTable, tree: OpTree) -> list[Identifier]:
-    """Host processes that launched what a device ran, by first appearance; without those that launched little."""
-    launched: dict[Identifier, int] = {}
-    for lane, count in enumerate(np.bincount(table.lane[tree.launch[tree.launch >= 0]]).tolist()):
-        if count:
-            pid = table.lanes[lane][0]
-            launched[pid] = launched.get(pid, 0) + count
-    enough = max(launched.values(), default=0) * _LEAST_OF_BUSIEST
-    return [pid for pid, count in launched.items() if count >= enough]
 
 
 def _settle(table: TraceTable, device: Ints, rank: npt.NDArray[np.int32]) -> None:
@@ -196,7 +187,3 @@ def _settle(table: TraceTable, device: Ints, rank: npt.NDArray[np.int32]) -> Non
     only = np.array([single.get(pid, _OF_NONE) for pid in pids], np.int32)
     free = device[rank[device] < 0]
     rank[free] = only[table.lane[free]]
-
-
-def _label(table: TraceTable, pid: Identifier) -> str:
-    return f"{table.process_names.get(pid, 'process')} {pid}"

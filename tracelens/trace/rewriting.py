@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
@@ -144,7 +145,13 @@ class _RankWriter:
             (*table.lanes[int(table.lane[row])], int(table.start_ns[row])): int(sublane[row])
             for row in np.flatnonzero(sublane).tolist()
         }
-        wanted = self._wanted(start, end)
+        wanted = np.ones(len(table), bool)
+        if self._kept.window_ns is not None:
+            first, last = self._kept.window_ns
+            wanted &= (start < last) & (end > first)
+        if self._kept.categories:
+            codes = [i for i, name in enumerate(table.categories) if name in self._kept.categories]
+            wanted &= np.isin(table.category, codes)
         for row, event in events(table, wanted):
             if row >= 0:
                 self._state.slices += 1
@@ -158,16 +165,6 @@ class _RankWriter:
 
     def _time(self, times_ns: Ints) -> Ints:
         return self._rank.corrected(times_ns + self._table.base_ns) - self._origin_ns
-
-    def _wanted(self, start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
-        wanted = np.ones(len(self._table), bool)
-        if self._kept.window_ns is not None:
-            first, last = self._kept.window_ns
-            wanted &= (start < last) & (end > first)
-        if self._kept.categories:
-            codes = [i for i, name in enumerate(self._table.categories) if name in self._kept.categories]
-            wanted &= np.isin(self._table.category, codes)
-        return wanted
 
     def _slice(self, row: int, event: dict[str, Any], start: Ints, end: Ints, sublane: int) -> dict[str, Any]:
         pid, tid = self._table.lanes[int(self._table.lane[row])]
@@ -309,19 +306,16 @@ def rewrite(
     events, by default as recorded; ``added``: events after those of the file. OutputError when the
     file cannot be written.
     """
-    target, written = Path(path), 0
+    written = 0
     around = table.metadata if metadata is None else metadata
-    with whole_packed_file(target) as sink:
+    edited = (edit(row, event) for row, event in events(table))
+    with whole_packed_file(Path(path)) as sink:
         sink.write(b"{" + b"".join(_json(str(key)) + b":" + _json(value) + b"," for key, value in around.items()))
         sink.write(b'"traceEvents":[')
-        for row, event in events(table):
-            made = edit(row, event)
+        for made in itertools.chain(edited, added):
             if made is not None:
                 sink.write((b",\n" if written else b"\n") + _json(made))
                 written += 1
-        for each in added:
-            sink.write((b",\n" if written else b"\n") + _json(each))
-            written += 1
         sink.write(b"\n]}\n")
     return written
 
@@ -369,8 +363,7 @@ def write_packets(table: TraceTable, path: str | os.PathLike[str]) -> int:
 
     Slices that overlap without nesting, which a track cannot show, are on further tracks below theirs.
     """
-    target = Path(path)
-    with whole_packed_file(target) as sink:
+    with whole_packed_file(Path(path)) as sink:
         written = 0
         for packet in _Writer(table).packets():
             sink.write(b"\n" + varint(len(packet)) + packet)
@@ -399,8 +392,10 @@ class _Writer:
         for row, event in events(self._table):
             if row >= 0:
                 yield from self._slice(row, event)
-            elif (make := _OTHERS.get(str(event.get("ph", "")))) is not None:
-                yield from make(self, event)
+            elif (phase := event.get("ph")) in ("i", "I"):
+                yield from self._instant(event)
+            elif phase == "C":
+                yield from self._counter(event)
 
     def _slice(self, row: int, event: dict[str, Any]) -> Iterator[bytes]:
         table = self._table
@@ -419,9 +414,8 @@ class _Writer:
     def _instant(self, event: dict[str, Any]) -> Iterator[bytes]:
         if (time := _time_ns(event)) is not None:
             args = event.get("args")
-            body = number_field(9, _INSTANT) + number_field(
-                11, self._track(event.get("pid", ""), event.get("tid", ""), 0)
-            )
+            track = self._track(event.get("pid", ""), event.get("tid", ""), 0)
+            body = number_field(9, _INSTANT) + number_field(11, track)
             body += self._name(str(event.get("name", ""))) + self._category(str(event.get("cat", "")))
             yield from self._sent(body + self._annotations(args if isinstance(args, dict) else {}), time)
 
@@ -500,21 +494,9 @@ class _Writer:
         if key not in self._tracks:
             parent = self._process(pid)
             self._tracks[key] = len(self._tracks) + 1
-            about = (
-                number_field(1, self._tracks[key])
-                + number_field(5, parent)
-                + text_field(2, _encoded(name))
-                + text_field(8, b"")
-            )
-            self._waiting.append(self._packet(text_field(60, about)))
+            about = number_field(1, self._tracks[key]) + number_field(5, parent) + text_field(2, _encoded(name))
+            self._waiting.append(self._packet(text_field(60, about + text_field(8, b""))))
         return self._tracks[key]
-
-
-_OTHERS: dict[str, Callable[[_Writer, dict[str, Any]], Iterator[bytes]]] = {
-    "i": _Writer._instant,
-    "I": _Writer._instant,
-    "C": _Writer._counter,
-}
 
 
 def _time_ns(event: dict[str, Any]) -> int | None:

@@ -465,10 +465,9 @@ class TraceTable:
     def op_signature(self, name_code: int, signature_code: int) -> OpSignature:
         """The signature of a distinct (name, arguments); the bare name for signature code -1."""
         key = (name_code, signature_code)
-        signature = self._op_signatures.get(key)
-        if signature is None:
-            signature = self._op_signatures[key] = self.signatures.signature(self.names[name_code], signature_code)
-        return signature
+        if key not in self._op_signatures:
+            self._op_signatures[key] = self.signatures.signature(self.names[name_code], signature_code)
+        return self._op_signatures[key]
 
     def name_of(self, row: int) -> str:
         return self.names[int(self.name[row])]
@@ -515,11 +514,6 @@ class TraceTable:
         return found
 
     def is_named(self, codes: Collection[int]) -> npt.NDArray[np.bool_]:
-        if len(codes) <= _FEW_NAMES:
-            found = np.zeros(len(self), np.bool_)
-            for code in codes:
-                found |= self.name == code
-            return found
         wanted = np.zeros(len(self.names), np.bool_)
         wanted[list(codes)] = True
         return wanted[self.name[:]]
@@ -609,8 +603,6 @@ class TraceTable:
         return value if known else None
 
 
-# As many names are found sooner one by one than by looking each row up.
-_FEW_NAMES = 4
 # Ten times the largest jobs: what is above was damaged, and all ranks up to it would not fit in memory.
 _MOST_RANKS = 1_000_000
 RANK_IN_NAME = re.compile(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)
@@ -711,8 +703,7 @@ class _AddedEvents(Record, frozen=True, kw_only=True, eq=False):
     def event(self, file_index: int) -> dict[str, Any]:
         if file_index < self.first:
             return self.file.event(file_index)
-        table, row = self.table, self.first_row + file_index - self.first
-        return made_event(table, row)
+        return made_event(self.table, self.first_row + file_index - self.first)
 
 
 def made_event(table: TraceTable, row: int) -> dict[str, Any]:

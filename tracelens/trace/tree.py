@@ -161,10 +161,22 @@ def nest_host(table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8]) -
     found = nest(table.lane[host], table.start_ns[host], table.duration_ns[host], rank)
     if not found.overlaps.any():
         return found, 0
-    frames, calls = _hiding_frames(table, host, found), _rounded_calls(table, host, found)
-    mended = found
+    at = np.flatnonzero(found.overlaps)
+    rows = host[found.order[at]]
+    is_launch = np.isin(table.kind[rows], (Kind.RUNTIME, Kind.DRIVER))
+    is_rounded = table.ends_ns(rows) - found.outlived[at] <= ROUNDING_NS
+    # Launches that end later than their callers by more than rounding: their clock is not that of the ops
+    skewed = int(np.count_nonzero(is_launch & ~is_rounded))
+    calls = at[(is_launch | (table.kind[rows] == Kind.CPU_OP)) & is_rounded]
+    frames, mended = _hiding_frames(table, host, found), found
     while len(frames) or len(calls):
-        mended = _nest_mended(table, host, rank, found, frames, calls)
+        start, duration = table.start_ns[host], table.duration_ns[host]
+        at, outlived = found.order[frames], found.outlived[frames]
+        duration[at] -= outlived - start[at]
+        start[at] = outlived
+        at = found.order[calls]
+        duration[at] = found.outlived[calls] - start[at]
+        mended = nest(table.lane[host], start, duration, rank)
         # Which of the ``moved`` host events lie in one that began after them: as long as that, they stay broken
         at = np.flatnonzero(np.isin(mended.order, found.order[frames]))
         at = at[mended.parent[at] >= 0]
@@ -174,19 +186,7 @@ def nest_host(table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8]) -
         if not len(misplaced):
             break
         frames, mended = frames[~np.isin(found.order[frames], misplaced)], found
-    return replace(mended, overlaps=found.overlaps), _skewed(table, host, found)
-
-
-def _nest_mended(
-    table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8], found: Nesting, frames: Ints, calls: Ints
-) -> Nesting:
-    start, duration = table.start_ns[host], table.duration_ns[host]
-    at, outlived = found.order[frames], found.outlived[frames]
-    duration[at] -= outlived - start[at]
-    start[at] = outlived
-    at = found.order[calls]
-    duration[at] = found.outlived[calls] - start[at]
-    return nest(table.lane[host], start, duration, rank)
+    return replace(mended, overlaps=found.overlaps), skewed
 
 
 def _hiding_frames(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
@@ -201,22 +201,6 @@ def _hiding_frames(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
         for first, last, end in zip(frames + 1, found.last[frames], found.outlived[frames], strict=True)
     ]
     return frames[calls_before[np.array(until, np.int64)] > calls_before[frames + 1]]
-
-
-def _rounded_calls(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
-    """Positions of the ops and launches that end later than their callers by no more than rounding."""
-    at = np.flatnonzero(found.overlaps)
-    rows = host[found.order[at]]
-    is_call = np.isin(table.kind[rows], (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))
-    return at[is_call & (table.ends_ns(rows) - found.outlived[at] <= ROUNDING_NS)]
-
-
-def _skewed(table: TraceTable, host: RowColumn, found: Nesting) -> int:
-    """How many launches end later than their callers by more than rounding: their clock is not that of the ops."""
-    at = np.flatnonzero(found.overlaps)
-    rows = host[found.order[at]]
-    is_launch = np.isin(table.kind[rows], (Kind.RUNTIME, Kind.DRIVER))
-    return int(np.count_nonzero(is_launch & (table.ends_ns(rows) - found.outlived[at] > ROUNDING_NS)))
 
 
 #: An op of this name only passes calls on: the kernels launched in it belong to the op above.

@@ -14,7 +14,7 @@ import orjson
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_packed_file
-from tracelens.trace.table import ProcessGroup
+from tracelens.trace.table import ARGUMENT_KEYS, ProcessGroup
 from tracelens.types.records import Record
 from tracelens.types.signature import DeviceProperties, OpSignature
 
@@ -131,21 +131,15 @@ def trace_text(trace: RecordedTrace) -> Iterator[str]:
         job = trace.distributed
         groups = [
             {
-                "pg_name": group.name,
-                "pg_desc": group.description or "undefined",
-                "backend_config": f"cuda:{job.backend}",
-                "pg_size": len(group.ranks),
-                "ranks": group.ranks,
+                "pg_name": group.name, "pg_desc": group.description or "undefined",
+                "backend_config": f"cuda:{job.backend}", "pg_size": len(group.ranks), "ranks": group.ranks,
             }
             for group in job.process_groups
-        ]
+        ]  # fmt: skip
         head["distributedInfo"] = {
-            "backend": job.backend,
-            "rank": job.rank,
-            "world_size": job.world_size,
-            "pg_count": len(groups),
+            "backend": job.backend, "rank": job.rank, "world_size": job.world_size, "pg_count": len(groups),
             "pg_config": groups,
-        }
+        }  # fmt: skip
     head |= {"record_shapes": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": trace.base_time_ns}
     head |= dict(trace.labels)
     yield f'{_json(head)[:-1]},\n"traceEvents":[\n'
@@ -169,13 +163,8 @@ class _Annotation(Record, frozen=False, kw_only=True):
         self.spans[kernel.stream] = (min(start, known[0]), max(end, known[1]))
 
 
-class _Launched(Record, frozen=True, kw_only=True):
-    """A device event with what ties it to the host; ``recorded`` is whether its launch is in the trace."""
-
-    kernel: RecordedKernel
-    correlation: int
-    external_id: int | None
-    recorded: bool
+#: A device event, its correlation, the external id of its op, and whether its launch is in the trace.
+_Launched: TypeAlias = tuple[RecordedKernel, int, int | None, bool]
 
 
 class _Writer:
@@ -198,8 +187,7 @@ class _Writer:
     def events(self) -> Iterator[str]:
         """Every event: host calls in preorder, device events, flows, names of processes and threads."""
         for kernel in self._trace.earlier_kernels:
-            correlation = next(self._correlations)
-            self._launched.append(_Launched(kernel=kernel, correlation=correlation, external_id=None, recorded=False))
+            self._launched.append((kernel, next(self._correlations), None, False))
         for thread in self._trace.threads:
             yield from self._host(thread)
         yield from self._device()
@@ -254,9 +242,7 @@ class _Writer:
         for kernel in launch.kernels:
             if kernel.start_ns < launch.start_ns:
                 raise UsageError(f"{kernel.name} starts at {kernel.start_ns} ns, before its launch {launch.name}")
-            self._launched.append(
-                _Launched(kernel=kernel, correlation=correlation, external_id=place.external_id, recorded=True)
-            )
+            self._launched.append((kernel, correlation, place.external_id, True))
             for annotation in place.annotations:
                 annotation.cover(kernel)
         if launch.kernels:
@@ -268,15 +254,12 @@ class _Writer:
 
     def _device(self) -> Iterator[str]:
         device = self._trace.device
-        for launched in self._launched:
-            kernel = launched.kernel
-            args: dict[str, Any] = {"device": device, "stream": kernel.stream, "correlation": launched.correlation}
-            if launched.external_id is not None:
-                args = {"External id": launched.external_id} | args
-            if launched.recorded:
-                self._launch_flows.append(
-                    _flow("f", "ac2g", launched.correlation, device, kernel.stream, kernel.start_ns)
-                )
+        for kernel, correlation, external_id, recorded in self._launched:
+            args: dict[str, Any] = {"device": device, "stream": kernel.stream, "correlation": correlation}
+            if external_id is not None:
+                args = {"External id": external_id} | args
+            if recorded:
+                self._launch_flows.append(_flow("f", "ac2g", correlation, device, kernel.stream, kernel.start_ns))
             args |= {key: value for key, value in (("grid", kernel.grid), ("block", kernel.block)) if value is not None}
             args |= dict(kernel.details)
             self._times += (kernel.start_ns, kernel.start_ns + kernel.duration_ns)
@@ -298,7 +281,7 @@ class _Writer:
             yield _metadata("process_name", process, 0, first, {"name": trace.process_name})
             yield _metadata("process_labels", process, 0, first, {"labels": label})
             yield _metadata("process_sort_index", process, 0, first, {"sort_index": order})
-        for stream in sorted({launched.kernel.stream for launched in self._launched}):
+        for stream in sorted({kernel.stream for kernel, *_ in self._launched}):
             yield _metadata("thread_name", trace.device, stream, first, {"name": f"stream {stream} "})
         for thread in trace.threads:
             name = f"thread {thread.thread_id} ({thread.name or trace.process_name})"
@@ -311,15 +294,10 @@ class _Writer:
         """The recorded arguments of a signature as ``,"key":value`` text; spelled once per distinct signature."""
         text = self._signature_text.get(signature)
         if text is None:
-            slots = {
-                "Input Dims": signature.shapes,
-                "Input type": signature.dtypes,
-                "Input Strides": signature.strides,
-                "Concrete Inputs": signature.scalars,
-            }
-            args = {key: value for key, value in slots.items() if value is not None} | dict(signature.attributes)
-            text = f",{_json(args)[1:-1]}" if args else ""
-            self._signature_text[signature] = text
+            parts = (signature.shapes, signature.dtypes, signature.strides, signature.scalars)
+            slots = zip(ARGUMENT_KEYS, parts, strict=True)
+            args = {key: value for key, value in slots if value is not None} | dict(signature.attributes)
+            text = self._signature_text[signature] = f",{_json(args)[1:-1]}" if args else ""
         return text
 
 
