@@ -169,14 +169,11 @@ SYMMETRIC_OPS = (
 SYMMETRIC = CategoryOf(
     category="CustomCollective",
     names=(
-        "symm_mem::_low_contention_all_gather",
-        "symm_mem::_low_contention_reduce_scatter",
-        "symm_mem::fused_all_gather_matmul",
-        "symm_mem::fused_all_gather_scaled_matmul",
-        "symm_mem::fused_matmul_reduce_scatter",
-        "symm_mem::fused_scaled_matmul_reduce_scatter",
+        "symm_mem::_low_contention_all_gather", "symm_mem::_low_contention_reduce_scatter",
+        "symm_mem::fused_all_gather_matmul", "symm_mem::fused_all_gather_scaled_matmul",
+        "symm_mem::fused_matmul_reduce_scatter", "symm_mem::fused_scaled_matmul_reduce_scatter",
     ),
-)
+)  # fmt: skip
 
 DISPATCH, COMBINE = "dispatch", "combine"
 
@@ -349,10 +346,11 @@ def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
     else:
         rows, _ = op.shape(0, rank=2)
         found = RoutedTokens(tokens=rows, hidden=None, dtype=DType.FP8_E4M3FN)
-    choices, flags = _matrix_columns(op, rows, from_slot=0 if given is None else 1)
+    columns, numbers = _matrices_and_numbers(op, rows, from_slot=0 if given is None else 1)
+    choices = next((width for dtype, width in columns if dtype in _INDICES), None)
+    flags = next((width for dtype, width in columns if dtype is DType.BOOL), None)
     if given is None and (not may_be_pair or op.dtype(0) not in (*_INDICES, DType.BOOL)):
         raise SignatureError(f"{op.name}: input 0 has integers, not tokens")
-    numbers = _integers(op)
     number = numbers[0] if numbers and (choices or 0) <= numbers[0] else None
     buffer_rows = numbers[-1] if len(numbers) > 1 and numbers[-1] >= rows > 0 else None
     return replace(found, topk=choices, flags=flags, number=number, buffer_rows=buffer_rows)
@@ -361,21 +359,11 @@ def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
 _INDICES = (DType.INT32, DType.INT64)
 
 
-def _matrix_columns(op: OpSignature, rows: int, *, from_slot: int) -> tuple[int | None, int | None]:
-    """Columns of the first matrix of indices and of the first Boolean one with this many rows."""
-    choices = flags = None
-    for index in range(from_slot, len(op.shapes or ())):
-        shape, dtype = op.shape_or_scalar(index), op.dtype(index)
-        if len(shape) != 2 or shape[0] != rows:
-            continue
-        if dtype in _INDICES and choices is None:
-            choices = shape[1]
-        elif dtype is DType.BOOL and flags is None:
-            flags = shape[1]
-    return choices, flags
-
-
-def _integers(op: OpSignature) -> list[int]:
-    """The recorded positive numbers, in order."""
+def _matrices_and_numbers(
+    op: OpSignature, rows: int, *, from_slot: int
+) -> tuple[list[tuple[DType | None, int]], list[int]]:
+    """(type, columns) of each matrix with this many rows, and the recorded positive numbers, in order."""
+    shapes = ((i, op.shape_or_scalar(i)) for i in range(from_slot, len(op.shapes or ())))
+    columns = [(op.dtype(i), shape[1]) for i, shape in shapes if len(shape) == 2 and shape[0] == rows]
     values = (op.literal(index) for index in range(len(op.scalars or ())))
-    return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return columns, [n for n in values if isinstance(n, int) and not isinstance(n, bool) and n > 0]

@@ -375,59 +375,44 @@ class FourierTransform(ModelRecord, category="FFT"):
     @property
     def compute_dtype(self) -> DType | None:
         """The type of a number's parts."""
-        return _REAL.get(self.dtype, self.dtype) if self.dtype is not None else None
+        return _REAL.get(self.dtype, self.dtype)
 
 
-_REAL = {DType.COMPLEX64: DType.FP32, DType.COMPLEX128: DType.FP64}
-_COMPLEX = {real: number for number, real in _REAL.items()}
+_REAL: dict[DType | None, DType] = {DType.COMPLEX64: DType.FP32, DType.COMPLEX128: DType.FP64}
+_COMPLEX: dict[DType | None, DType] = {DType.FP32: DType.COMPLEX64, DType.FP64: DType.COMPLEX128}
 
 
-@traced_as("aten::_fft_c2c")
-def _complex(op: OpSignature) -> FourierTransform:
-    """(x, dims, normalization, forward)."""
-    x, dims = op.shape(0), _dims(op)
-    points = prod(x[d] for d in dims)
-    n = prod(x)
+def _transform(op: OpSignature, *, reads_real: bool = False, gives_real: bool = False) -> FourierTransform:
+    """(x, dims, normalization, then from real numbers whether one side is kept, n/2 + 1 of the last dim's results; to
+    real numbers the size of the result's last dim).
+    """
+    x, dims, dtype, said = op.shape(0), _dims(op), op.dtype(0), op.literal(3)
+    n, last = prod(x), x[dims[-1]]
+    points, written, dtype_out = prod(x[d] for d in dims), n, dtype
+    if reads_real:
+        written, dtype_out = n // max(last, 1) * (last if said is False else last // 2 + 1), _COMPLEX.get(dtype)
+    if gives_real:
+        if not isinstance(said, int) or isinstance(said, bool) or said <= 0:
+            raise SignatureError(f"{op.name}: argument 3, the size of the last dim, is {said!r}")
+        points, written, dtype_out = prod(x[d] for d in dims[:-1]) * said, n // max(last, 1) * said, _REAL.get(dtype)
     return FourierTransform(
-        batch=n // max(points, 1), points=points, is_real=False, read=n, written=n, dtype=op.dtype(0),
-        dtype_out=op.dtype(0),
+        batch=(written if gives_real else n) // max(points, 1), points=points, is_real=reads_real or gives_real,
+        read=n, written=written, dtype=dtype, dtype_out=dtype_out,
     )  # fmt: skip
 
 
-@traced_as("aten::_fft_r2c")
-def _from_real(op: OpSignature) -> FourierTransform:
-    """(x, dims, normalization, onesided): one side keeps n/2 + 1 of the last dim's results."""
-    x, dims = op.shape(0), _dims(op)
-    points, n, last = prod(x[d] for d in dims), prod(x), x[dims[-1]]
-    kept = last // 2 + 1 if op.literal(3) is not False else last
-    dtype = op.dtype(0)
-    return FourierTransform(
-        batch=n // max(points, 1), points=points, is_real=True, read=n, written=n // max(last, 1) * kept, dtype=dtype,
-        dtype_out=_COMPLEX.get(dtype) if dtype is not None else None,
-    )  # fmt: skip
-
-
-@traced_as("aten::_fft_c2r")
-def _to_real(op: OpSignature) -> FourierTransform:
-    """(x, dims, normalization, size of the result's last dim)."""
-    x, dims, last = op.shape(0), _dims(op), op.literal(3)
-    if not isinstance(last, int) or isinstance(last, bool) or last <= 0:
-        raise SignatureError(f"{op.name}: argument 3, the size of the last dim, is {last!r}")
-    n = prod(x)
-    written = n // max(x[dims[-1]], 1) * last
-    points = prod(x[d] for d in dims[:-1]) * last
-    dtype = op.dtype(0)
-    return FourierTransform(
-        batch=written // max(points, 1), points=points, is_real=True, read=n, written=written, dtype=dtype,
-        dtype_out=_REAL.get(dtype) if dtype is not None else None,
-    )  # fmt: skip
+TRANSFORMS = (
+    bind(_transform, "aten::_fft_c2c"),
+    bind(_transform, "aten::_fft_r2c", reads_real=True),
+    bind(_transform, "aten::_fft_c2r", gives_real=True),
+)
 
 
 def _dims(op: OpSignature) -> list[int]:
     rank, dims = len(op.shape(0)), op.literal(1)
     if not isinstance(dims, list) or not dims or not all(isinstance(d, int) and -rank <= d < rank for d in dims):
         raise SignatureError(f"{op.name}: argument 1, the dims, is {dims!r}")
-    return [d % rank for d in dims]
+    return dims
 
 
 class Pooling(ModelRecord, category="pooling", family="Pooling_fwd"):
@@ -471,9 +456,14 @@ def _sizes(op: OpSignature, index: int, dims: int, default: tuple[int, ...] | No
     return sizes * dims if len(sizes) == 1 else sizes
 
 
-def _windowed(op: OpSignature, *, dims: int, dilated: bool) -> tuple[Shape, Shape, int]:
+def _window_dims(op: OpSignature) -> int:
+    """2 of ``avg_pool2d``."""
+    return 3 if "pool3d" in op.name else 2
+
+
+def _windowed(op: OpSignature, *, dilated: bool) -> tuple[Shape, Shape, int]:
     """(x, kernel, stride, padding, [dilation,] ceil_mode): x, the result's shape, elements per window."""
-    x = op.shape(0)
+    x, dims = op.shape(0), _window_dims(op)
     kernel = _sizes(op, 1, dims)
     stride = _sizes(op, 2, dims, default=kernel)
     padding = _sizes(op, 3, dims, default=(0,) * dims)
@@ -493,38 +483,37 @@ def _windowed(op: OpSignature, *, dims: int, dilated: bool) -> tuple[Shape, Shap
 _MAXIMUM_OF = re.compile(r"\bmax_pool_forward_n\w+<([\w: ]+?)[,>]")
 
 
-def _maxima(op: OpSignature, *, dims: int) -> Pooling:
+def _maxima(op: OpSignature) -> Pooling:
     """Where the window was not recorded, the gradient has the result's shape; where the type was not, the kernel."""
     dtype, launch, gradient = op.dtype(0), launch_of(op), gradient_of(op)
     if dtype is None and launch is not None and (match := _MAXIMUM_OF.search(launch.kernel)):
         dtype = DType.parse(match[1])
     if gradient is not None and op.literal(1) is None:
         return Pooling(x=op.shape(0), out=gradient.shape(0), window=None, indexed=True, dtype=dtype)
-    x, out, window = _windowed(op, dims=dims, dilated=True)
+    x, out, window = _windowed(op, dilated=True)
     return Pooling(x=x, out=out, window=window, indexed=True, dtype=dtype)
 
 
-def _means(op: OpSignature, *, dims: int) -> Pooling:
-    x, out, window = _windowed(op, dims=dims, dilated=False)
+def _means(op: OpSignature) -> Pooling:
+    x, out, window = _windowed(op, dilated=False)
     return Pooling(x=x, out=out, window=window, dtype=op.dtype(0))
 
 
-def _window_gradient(op: OpSignature, *, dims: int, indexed: bool) -> PoolingBackward:
+def _window_gradient(op: OpSignature, *, indexed: bool) -> PoolingBackward:
     """(dOut, x, kernel, ...): each gradient of a maximum goes to one element, whatever the window."""
-    window = None if indexed and op.literal(2) is None else prod(_sizes(op, 2, dims))
+    window = None if indexed and op.literal(2) is None else prod(_sizes(op, 2, _window_dims(op)))
     return PoolingBackward(x=op.shape(1), out=op.shape(0), window=window, indexed=indexed, dtype=op.dtype(0))
 
 
 POOLING_OPS = (
-    bind(_maxima, "aten::max_pool2d_with_indices", leaf_only=True, asks=(KERNEL, GRADIENT), dims=2),
-    bind(_maxima, "aten::max_pool3d_with_indices", leaf_only=True, asks=(KERNEL, GRADIENT), dims=3),
-    bind(_means, "aten::avg_pool2d", leaf_only=True, dims=2),
-    bind(_means, "aten::avg_pool3d", leaf_only=True, dims=3),
-    bind(_window_gradient, "aten::max_pool2d_with_indices_backward", leaf_only=True, dims=2, indexed=True),
-    bind(_window_gradient, "aten::max_pool3d_with_indices_backward", leaf_only=True, dims=3, indexed=True),
-    bind(_window_gradient, "aten::avg_pool2d_backward", leaf_only=True, dims=2, indexed=False),
-    bind(_window_gradient, "aten::avg_pool3d_backward", leaf_only=True, dims=3, indexed=False),
-)
+    bind(_maxima, *aten("max_pool2d_with_indices max_pool3d_with_indices"), leaf_only=True, asks=(KERNEL, GRADIENT)),
+    bind(_means, *aten("avg_pool2d avg_pool3d"), leaf_only=True),
+    bind(
+        _window_gradient, *aten("max_pool2d_with_indices max_pool3d_with_indices", "_backward"), leaf_only=True,
+        indexed=True,
+    ),
+    bind(_window_gradient, *aten("avg_pool2d avg_pool3d", "_backward"), leaf_only=True, indexed=False),
+)  # fmt: skip
 
 
 @traced_as("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", leaf_only=True)

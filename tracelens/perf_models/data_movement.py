@@ -258,10 +258,14 @@ def _cat(op: OpSignature) -> Movement:
 
 
 def _concatenated(op: OpSignature, gradient: OpSignature | None) -> Iterable[Shape]:
-    """Shapes of as many elements as the result has."""
-    recorded = _recorded_shapes(op)
-    if recorded is not None:
-        return recorded
+    """Shapes of as many elements as the result has: of the first list of tensors among the arguments, else of the first
+    tensor, else of the calls around it.
+    """
+    for index, slot in enumerate(op.shapes or ()):
+        if slot and isinstance(slot[0], tuple):
+            return op.shape_list(index)
+    if op.has(0):
+        return (op.shape(0),)
     if gradient is not None:
         return (gradient.shape(0),)
     caller = caller_of(op)
@@ -270,14 +274,6 @@ def _concatenated(op: OpSignature, gradient: OpSignature | None) -> Iterable[Sha
     if caller is not None and _REASSEMBLING.match(caller.name):
         return tuple(caller.shape(i) for i in range(len(caller.shapes or ())) if caller.has(i))
     return op.shape_list(0)
-
-
-def _recorded_shapes(op: OpSignature) -> Iterable[Shape] | None:
-    """The first list of tensors among the arguments, else the first tensor."""
-    for index, slot in enumerate(op.shapes or ()):
-        if slot and isinstance(slot[0], tuple):
-            return op.shape_list(index)
-    return (op.shape(0),) if op.has(0) else None
 
 
 @traced_as("aten::_foreach_copy_", leaf_only=True, category="multi_tensor_apply", asks=("kernel",))
@@ -356,21 +352,16 @@ def _nll_loss_backward(op: OpSignature) -> Movement:
 @traced_as("aten::im2col", leaf_only=True)
 def _im2col(op: OpSignature) -> Movement:
     """(x [b,c,h,w] or [c,h,w], kernel_size, dilation, padding, stride): a column of the kernel's size per position."""
-    x = op.shape(0)
-    sizes = [_pair(op, i) for i in range(1, 5)]
+    x, sizes = op.shape(0), [op.literal(i) for i in range(1, 5)]
+    for i, size in enumerate(sizes, 1):
+        if not isinstance(size, list) or len(size) != 2 or not all(isinstance(n, int) for n in size):
+            raise SignatureError(f"{op.name}: argument {i} is {size!r}, not two sizes")
     kernel, dilation, padding, stride = sizes
     positions = prod(
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, d, p, s in zip(x[-2:], kernel, dilation, padding, stride, strict=True)
     )
     return Movement(read=((prod(x), op.dtype(0)),), written=((prod(x[:-2]) * prod(kernel) * positions, op.dtype(0)),))
-
-
-def _pair(op: OpSignature, index: int) -> list[int]:
-    value = op.literal(index)
-    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(v, int) for v in value):
-        raise SignatureError(f"{op.name}: argument {index} is {value!r}, not two sizes")
-    return value
 
 
 @traced_as("aten::unfold_backward", leaf_only=True)

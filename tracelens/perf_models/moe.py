@@ -318,14 +318,13 @@ def product_types(kernel: str) -> ProductTypes | None:
     a, b = match["a"], match["b"] or match["a"]
     tokens, weights = (b, a) if "_transOut" in kernel else (a, b)
     gated = _GATED.search(kernel) is not None
-    activated = gated or _ACTIVATED.search(kernel) is not None
     return ProductTypes(
         tokens=_TYPES[tokens.removeprefix("Mx")],
         weights=_TYPES[weights.removeprefix("Mx")],
         weights_per_scale=MX_GROUP if weights.startswith("Mx") else _NVFP4_GROUP if weights == "E2m1" else 0,
         out=_TYPES[match["c"].removeprefix("Mx")],
         gated=gated,
-        activated=activated,
+        activated=gated or _ACTIVATED.search(kernel) is not None,
     )
 
 

@@ -27,6 +27,7 @@ from tracelens.types.dtypes import DType
 from tracelens.types.signature import OpSignature, Shape
 
 N = TypeVar("N", bound="Normalization")
+_LIBRARIES = ("", "native_", "miopen_", "cudnn_")
 # cuDNN's and MIOpen's kernels of batch normalization forward.
 _TRAINS = re.compile(r"(?P<trains>\bbn_fw_tr_|BatchNormFwdTrain)|\bbn_fw_inf_|BatchNormFwdInfer")
 
@@ -312,7 +313,7 @@ def _part(
     return kind(shape=op.shape(x), channels=c, of_channels=of_channels, dtype=op.dtype(x), **fields)
 
 
-@traced_as(*(f"aten::{library}instance_norm" for library in ("", "native_", "miopen_", "cudnn_")))
+@traced_as(*(f"aten::{library}instance_norm" for library in _LIBRARIES))
 def _instance_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, running_mean, running_var, use_input_stats, ...)."""
     c = _channels(op, 0)
@@ -373,14 +374,13 @@ def _library_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
     return _gradients(op, 1, 0, 2, (True, True, True), channels=c, statistics=c, running=op.has(3))
 
 
-@traced_as(*(f"aten::{library}group_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
+@traced_as(*(f"aten::{library}group_norm_backward" for library in _LIBRARIES))
 def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, mean, rstd, weight, N, C, HxW, groups, output_mask)."""
     rows = op.integer(5) * op.integer(8)
     return _gradients(op, 0, 1, 4, _mask(op, 9), channels=op.integer(6), statistics=rows)
 
 
-_LIBRARIES = ("", "native_", "miopen_", "cudnn_")
 NORMALIZATIONS = (
     bind(
         _batch_norm, *aten("batch_norm native_batch_norm _batch_norm_impl_index _native_batch_norm_legit"), training=5

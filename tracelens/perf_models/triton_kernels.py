@@ -337,23 +337,14 @@ def compiled_kernel(op: OpSignature) -> FusedKernel:
     """
     tensors = arguments(op)
     moved = KernelTraffic(least=tuple((t.elements, t.dtype) for t in tensors))
-    return _made(op, tensors, moved, ops=None, xnumel=None, rnumel=1)
+    return _made(op, tensors, moved, ops=None, xnumel=None)
 
 
-def _made(
-    op: OpSignature,
-    tensors: tuple[Argument, ...],
-    moved: KernelTraffic,
-    *,
-    ops: tuple[str, ...] | None,
-    xnumel: int | None,
-    rnumel: int,
-) -> FusedKernel:
+def _made(op: OpSignature, tensors: tuple[Argument, ...], moved: KernelTraffic, **fields: Any) -> FusedKernel:
+    """A kernel that moves so much, with what the compiler recorded of it; ``fields`` are FusedKernel's others."""
     gigabytes, flop = op.attribute("kernel_num_gb"), op.attribute("kernel_flop")
     return FusedKernel(
-        ops=ops,
-        xnumel=xnumel,
-        rnumel=rnumel,
+        **fields,
         operands=moved.least,
         most=moved.most,
         dtype=tensors[0].dtype,

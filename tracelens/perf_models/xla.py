@@ -202,9 +202,9 @@ def compiled_op(op: OpSignature) -> Any:
 def _model(facts: dict[str, Any]) -> PerfModel | None:
     work = _work(facts)
     if "collective" in facts:
-        kind, n_in, n_out, dtype, ranks, stride = facts["collective"]
+        word, n_in, n_out, dtype, ranks, stride = facts["collective"]
         return HloCollective(
-            kind=kind, elements_in=n_in, elements_out=n_out, ranks=ranks, dtype=DType.parse(dtype), stride=stride,
+            kind=word, elements_in=n_in, elements_out=n_out, ranks=ranks, dtype=DType.parse(dtype), stride=stride,
             work=work,
         )  # fmt: skip
     if "scores" in facts and (attention := _attention(facts)) is not None:
@@ -212,20 +212,16 @@ def _model(facts: dict[str, Any]) -> PerfModel | None:
     products = tuple(_product(*each) for each in facts.get("products", ()))
     if len(products) == 1 and isinstance(gemm := products[0], GEMM):
         return HloGEMM(**{key: getattr(gemm, key) for key in _DIMS}, work=work)
-    if products:
-        return _of_products(products, work)
-    return _other(facts, work)
-
-
-_DIMS = ("b", "m", "n", "k", "dtype", "dtype_b", "dtype_out")
-
-
-def _of_products(products: tuple[PerfModel, ...], work: HloWork) -> HloOp:
+    if not products:
+        return _other(facts, work)
     kind: type[HloOp] = HloProducts
     if not any(isinstance(each, GEMM) for each in products):
         is_gradient = any(getattr(each, "computed", "out") != "out" for each in products)
         kind = HloConvolutionBackward if is_gradient else HloConvolution
     return kind(work=work, products=products, dtype=getattr(products[0], "dtype", None))
+
+
+_DIMS = ("b", "m", "n", "k", "dtype", "dtype_b", "dtype_out")
 
 
 def _other(facts: dict[str, Any], work: HloWork) -> HloOp | None:
