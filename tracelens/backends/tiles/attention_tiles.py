@@ -15,8 +15,10 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,7 +30,6 @@ from tracelens.hardware.device_figures import Calibration
 from tracelens.hardware.power import ATTENTION, DECODING, PROMPTS
 from tracelens.perf_models.base import WorkColumns
 from tracelens.perf_models.inference_attention import InferenceAttention, SparseAttention
-from tracelens.perf_models.recurrent_layers import LinearAttention
 from tracelens.perf_models.sdpa import AttentionRequests
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
@@ -65,41 +66,9 @@ class AttentionTiling(Record, frozen=True, kw_only=True):
 
 
 #: Name in device files -> tiles. These are facts of the kernels that were measured, not fitted.
-KERNELS: dict[str, AttentionTiling] = {
-    "flash-attention-3": AttentionTiling(
-        rows=(192, 128, 128), keys=(128, 128, 80), packs=True,
-        decode_keys=(128, 128, 64), window_tiles=1.5, step_tiles=0.5, cached=False,
-    ),
-    "flash-attention-3-fp8": AttentionTiling(
-        rows=(128, 128, 128), keys=(128, 128, 128), packs=True,
-        decode_keys=(128, 128, 128), window_tiles=1.5, step_tiles=1.0, cached=False,
-    ),
-    "trtllm-gen": AttentionTiling(rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128)),
-    "trtllm-gen-fp8": AttentionTiling(
-        rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128), fp8_products=True,
-    ),
-    "ada": AttentionTiling(
-        rows=(64, 64, 64), keys=(256, 128, 64), packs=False, decode_keys=(256, 128, 64), window_tiles=0.5,
-        splits_all=False, narrow_head=0.3,
-    ),
-    "ada-fp8": AttentionTiling(
-        rows=(128, 128, 64), keys=(64, 64, 64), packs=True, decode_keys=(64, 64, 64), decode_heads=16,
-    ),
-    "flash-attention-2": AttentionTiling(
-        rows=(128, 128, 128), keys=(64, 64, 64), packs=True, decode_keys=(64, 64, 64), least_tiles=2,
-    ),
-    "flash-mla": AttentionTiling(
-        rows=(128, 128, 128), keys=(128, 128, 80), packs=True, decode_keys=(64, 64, 64), cached=False,
-        fp8_products=True,
-    ),
-    "trtllm-gen-mla": AttentionTiling(
-        rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128), decode_heads=128,
-        fp8_products=True,
-    ),
-    "composable-kernel": AttentionTiling(
-        rows=(128, 128, 128), keys=(64, 64, 64), packs=False, decode_keys=(64, 64, 64), least_tiles=2,
-    ),
-}  # fmt: skip
+KERNELS = msgspec.json.decode(
+    Path(__file__).with_name("attention_tilings.json").read_bytes(), type=dict[str, AttentionTiling]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -424,20 +393,14 @@ def state_updates(work: WorkColumns, device: HardwareSpec) -> Priced:
     parts = []
     for (rule, phase), rows in batches.items():
         table, kernel = _TABLES[rule]
-        columns = np.array([_sizes(models[row]) for row in rows], np.float64).T
+        # As the tables' ``sizes``: sequences, tokens of each, key heads, value heads
+        of = [(model, model.sequences or 1) for model in (models[row] for row in rows)]
+        columns = np.array([(n, m.tokens / n, m.k_heads, m.d_k, m.v_heads, m.d_v) for m, n in of], np.float64).T
         batch = KernelColumns(
-            precision="bf16",
-            table=table,
-            case=(("kernel_source", kernel), ("phase", phase)),
+            precision="bf16", table=table, case=(("kernel_source", kernel), ("phase", phase)),
             sizes=dict(zip(table.sizes, columns, strict=True)),
-        )
+        )  # fmt: skip
         parts.append((rows, batch.price(device)))
     found = Priced.summed(len(work), parts)
     calls = np.array([2.0 if model.gradient else 1.0 for model in models])
     return replace(found, time_us=np.maximum(found.time_us * calls, found.peak_us * calls))
-
-
-def _sizes(model: LinearAttention) -> tuple[float, ...]:
-    """As the tables' ``sizes``: sequences, tokens of each, key heads, value heads."""
-    sequences = model.sequences or 1
-    return sequences, model.tokens / sequences, model.k_heads, model.d_k, model.v_heads, model.d_v
