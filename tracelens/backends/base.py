@@ -296,7 +296,8 @@ class EstimateTable(Record, frozen=True, kw_only=True, eq=False):
     def row(self, index: int) -> Estimate | None:
         """The estimate of one operation; None where the backend has no answer."""
         backend = self.backend[index]
-        times: dict[str, Any] = {name: _known(getattr(self, name)[index]) for name in TIMES}
+        values = {name: float(getattr(self, name)[index]) for name in TIMES}
+        times: dict[str, Any] = {name: value if value == value else None for name, value in values.items()}
         if times["time_us"] is None or backend is None:
             return None
         return Estimate(**times, bound=self.bound[index], rate_basis=self.rate_basis[index], backend=backend)
@@ -327,10 +328,6 @@ class Backend(Protocol):
 def backend(name: str) -> Callable[[T], T]:
     """Marks a class (called without arguments) as the backend ``name``, e.g. ``"roofline"``."""
     return mark("backend", name)
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else float(value)
 
 
 OUTPUT_BYTES = 2.0

@@ -50,7 +50,6 @@ class Collectives(Backend):
     name: ClassVar[str] = "collectives"
 
     def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
-        """Time of every row, in microseconds; NaN where there is no answer."""
         time_us, peak_us = (np.full(len(columns), np.nan) for _ in range(2))
         if system.topology is None:
             alone = [(said := _message(model)) is not None and said[2].ranks == 1 for model in columns.models]

@@ -41,12 +41,9 @@ def key_of(model: PerfModel) -> Hashable:
 
     Which of a product's operands is transposed, and whether a bias is added, does not matter.
     """
-    keyed = _KEYS.get(model.price_family() or "")
-    return None if keyed is None else keyed(model, _width(model.compute_dtype))
-
-
-def _width(dtype: DType | None) -> str | None:
-    return None if dtype is None else ("bf16" if dtype in (DType.BF16, DType.FP16) else dtype.rate)
+    keyed, dtype = _KEYS.get(model.price_family() or ""), model.compute_dtype
+    rate = "bf16" if dtype is DType.FP16 else None if dtype is None else dtype.rate
+    return None if keyed is None else keyed(model, rate)
 
 
 def _attention(model: Any, _: str | None) -> Hashable:

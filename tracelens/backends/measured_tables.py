@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -161,15 +161,11 @@ def kernel_times(batch: KernelColumns, folder: Path | None, device: HardwareSpec
     axes, same = _kernel_columns(table)
     keys = np.stack([batch.sizes[name] for name in same], axis=1) if same else np.zeros((len(batch), 0))
     points = np.stack([batch.sizes[name] for name in axes], axis=1)
-    return np.where(_is_even(batch), times_at(grids, keys, points), np.nan)
-
-
-def _is_even(batch: KernelColumns) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    sizes = batch.sizes
-    if "rows" not in batch.table.loads:
-        return np.ones(len(batch), bool)
-    even = sizes["num_tokens"] * sizes["topk"] / sizes["moe_ep_size"]
-    return np.abs(sizes["rows"] / even - 1) < 0.01
+    times = times_at(grids, keys, points)
+    if "rows" not in table.loads:
+        return times
+    even = batch.sizes["num_tokens"] * batch.sizes["topk"] / batch.sizes["moe_ep_size"]
+    return np.where(np.abs(batch.sizes["rows"] / even - 1) < 0.01, times, np.nan)
 
 
 def _kernel_columns(table: KernelTable) -> tuple[list[str], list[str]]:
@@ -219,7 +215,7 @@ _HEADS = ("num_heads", "num_key_value_heads", "head_dim", "window_size")
 _LAYER = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 
 
-class _Kind(Record, frozen=True, kw_only=True):
+class _Kind(NamedTuple):
     """A family's files: columns that must be equal, and those of the grid."""
 
     file: str
@@ -229,13 +225,11 @@ class _Kind(Record, frozen=True, kw_only=True):
 
 
 _KINDS = {
-    "gemm": _Kind(file="gemm_perf", dtype="gemm_dtype", same=(), grid=("m", "n", "k")),
-    "prefill": _Kind(file="context_attention_perf", dtype="kv_cache_dtype", same=_HEADS, grid=("batch_size", "isl")),
-    "decode": _Kind(file="generation_attention_perf", dtype="kv_cache_dtype", same=_HEADS, grid=("batch_size", "keys")),
-    "latent": _Kind(
-        file="generation_mla_perf", dtype="kv_cache_dtype", same=("num_heads",), grid=("batch_size", "keys")
-    ),
-    "moe": _Kind(file="moe_perf", dtype="moe_dtype", same=_LAYER, grid=("num_tokens",)),
+    "gemm": _Kind("gemm_perf", "gemm_dtype", (), ("m", "n", "k")),
+    "prefill": _Kind("context_attention_perf", "kv_cache_dtype", _HEADS, ("batch_size", "isl")),
+    "decode": _Kind("generation_attention_perf", "kv_cache_dtype", _HEADS, ("batch_size", "keys")),
+    "latent": _Kind("generation_mla_perf", "kv_cache_dtype", ("num_heads",), ("batch_size", "keys")),
+    "moe": _Kind("moe_perf", "moe_dtype", _LAYER, ("num_tokens",)),
 }
 
 
@@ -250,12 +244,10 @@ class Silicon(Backend):
     name: ClassVar[str] = "silicon"
 
     def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
-        """One row per row of ``columns``; NaN where nothing near was measured."""
         time = _products(columns, data_folder(), system.device) if _applies(system.device) else None
         return self._table(time, len(columns), lambda: Roofline().estimate_many(columns, system))
 
     def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
-        """One row per row of ``batch``; NaN where nothing near was measured."""
         looked_up = _TIMES.get(batch.family) if _applies(system.device) else None
         time = None if looked_up is None else looked_up(batch, data_folder(), system.device)
         return self._table(time, len(batch), lambda: _least(batch, system))
@@ -379,7 +371,8 @@ def _grids(folder: Path, names: tuple[str, ...], family: str, precision: str) ->
 
 
 def _layer_rows(table: pd.DataFrame, _: Path, *, kind: _Kind, precision: str) -> pd.DataFrame:
-    table = table[table[kind.dtype].astype(str).map(_calibrated) == precision]
+    types = [Precision.parse(name) for name in table[kind.dtype].astype(str).tolist()]
+    table = table[[each is not None and each.calibrated.value == precision for each in types]]
     if "keys" in kind.grid:
         table = table.assign(keys=table["isl"] + table["step"])
     if "window_size" in kind.same:
@@ -387,9 +380,3 @@ def _layer_rows(table: pd.DataFrame, _: Path, *, kind: _Kind, precision: str) ->
     if "isl" in kind.grid and "step" in table:
         table = table[table["step"] == 0]
     return table[table["distribution"] == "balanced"] if "distribution" in table else table
-
-
-def _calibrated(name: str) -> str | None:
-    """The precision that a table's type stands for; None for one that is not estimated."""
-    found = Precision.parse(name)
-    return None if found is None else found.calibrated.value

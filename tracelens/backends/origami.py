@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
@@ -115,7 +116,14 @@ class Origami(Backend):
             return np.full(len(batch), np.nan)
         if isinstance(batch, AttentionColumns):
             # Over a cache in FP8 the keys are widened.
-            calls, dtype = _calls(batch), DType.BF16
+            dtype, of = DType.BF16, batch
+            columns = (of.b, of.s, of.keys, of.q_heads, of.d_qk, of.d_v, of.causal, of.past, of.window)
+            calls = [
+                AttentionCall(b, s, keys, heads, int(d_qk), int(d_v), causal > 0, past, window, batch.gradient)
+                for b, s, keys, heads, d_qk, d_v, causal, past, window in zip(
+                    *(c.tolist() for c in columns), strict=True
+                )
+            ]
             alike = {call: _attention_us(module, call, dtype, device) for call in set(calls)}
             return np.array([alike[call] for call in calls])
         dtype = Precision.of(batch.precision).dtype
@@ -227,16 +235,6 @@ def _call(model: Any) -> AttentionCall | None:
     )  # fmt: skip
 
 
-def _calls(batch: AttentionColumns) -> list[AttentionCall]:
-    columns = (
-        batch.b, batch.s, batch.keys, batch.q_heads, batch.d_qk, batch.d_v, batch.causal, batch.past, batch.window,
-    )  # fmt: skip
-    return [
-        AttentionCall(b, s, keys, heads, int(d_qk), int(d_v), causal > 0, past, window, batch.gradient)
-        for b, s, keys, heads, d_qk, d_v, causal, past, window in zip(*(c.tolist() for c in columns), strict=True)
-    ]
-
-
 def _attention_us(module: ModuleType, call: AttentionCall, dtype: DType, device: HardwareSpec) -> float:
     """NaN for few queries."""
     units, mhz, hbm = device.compute_units, device.clock_mhz, hbm_peak(device)
@@ -338,14 +336,9 @@ def _typed(module: ModuleType, hardware: Any, dtype: DType) -> tuple[Any, Any] |
 
 
 def _candidates(module: ModuleType, instruction: Any) -> list[Any]:
-    found = []
-    for edge_m in _EDGES:
-        for edge_n in _EDGES:
-            for depth in (d for d in _DEPTHS if d >= instruction.k):
-                for occupancy in _OCCUPANCIES:
-                    config = module.config_t()
-                    config.mt = module.dim3_t(edge_m, edge_n, depth)
-                    config.mi = instruction
-                    config.occupancy = occupancy
-                    found.append(config)
+    found, depths = [], [depth for depth in _DEPTHS if depth >= instruction.k]
+    for edge_m, edge_n, depth, occupancy in itertools.product(_EDGES, _EDGES, depths, _OCCUPANCIES):
+        config = module.config_t()
+        config.mt, config.mi, config.occupancy = module.dim3_t(edge_m, edge_n, depth), instruction, occupancy
+        found.append(config)
     return found

@@ -135,7 +135,18 @@ class Tile(Backend):
     name: ClassVar[str] = "tile"
 
     def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
-        filled = _priced(columns, system.device)
+        # NaN where no pricer has an answer
+        asked: dict[Any, list[int]] = defaultdict(list)
+        for row, model in enumerate(columns.models):
+            kind: Any = type(model)
+            claim = pricer_of(kind)
+            if claim is not None:
+                asked[claim.target].append(row)
+        filled = {field: np.full(len(columns), np.nan) for field in PRICED}
+        for price, rows in asked.items():
+            found = price(columns.take(rows), system.device)
+            for field, values in filled.items():
+                values[rows] = getattr(found, field)
         # The data sheet's time of what each model says it computes and moves, a bias or a wide C included.
         least, known = Roofline().estimate_many(columns, system).peak_us, np.isfinite(filled["time_us"])
         for field in ("time_us", "peak_us"):
@@ -160,22 +171,6 @@ class Tile(Backend):
     def measured_as(self, work: WorkColumns | ColumnBatch, system: System) -> Basis:
         """Whose constants price the rows of a column batch; of perf models, which may be several calls, unknown."""
         return work.measured_as(system.device) if isinstance(work, ColumnBatch) else Basis.unknown(len(work))
-
-
-def _priced(columns: WorkColumns, device: HardwareSpec) -> dict[str, Floats]:
-    """The columns of ``Priced``, NaN where no pricer has an answer."""
-    asked: dict[Any, list[int]] = defaultdict(list)
-    for row, model in enumerate(columns.models):
-        kind: Any = type(model)
-        claim = pricer_of(kind)
-        if claim is not None:
-            asked[claim.target].append(row)
-    filled = {field: np.full(len(columns), np.nan) for field in PRICED}
-    for price, rows in asked.items():
-        found = price(columns.take(rows), device)
-        for field, values in filled.items():
-            values[rows] = getattr(found, field)
-    return filled
 
 
 #: Bytes of HBM per byte on the wire: a collective reads what it sends and writes what it receives.

@@ -151,7 +151,8 @@ def numbers(table: pd.DataFrame, column: str, kind: Number) -> Floats:
     if cells.dtype != object and pd.api.types.is_numeric_dtype(cells):
         values = np.array(cells.astype("Float64").to_numpy(np.float64, na_value=np.nan))
     else:
-        values = np.array([_value(cell) for cell in cells.tolist()], dtype=np.float64)
+        found = [None if is_blank(cell) else _number(cell) for cell in cells.tolist()]
+        values = np.array(found, dtype=np.float64)  # None is NaN
     if kind.blank is not None:
         values[[is_blank(cell) for cell in cells.tolist()]] = kind.blank
     good = (values >= kind.least) & (values <= kind.most)
@@ -239,11 +240,6 @@ def _number(value: object) -> float | None:
     except (OverflowError, TypeError, ValueError):
         return None
     return found if math.isfinite(found) else None
-
-
-def _value(cell: object) -> float:
-    found = None if is_blank(cell) else _number(cell)
-    return math.nan if found is None else found
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:

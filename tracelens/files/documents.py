@@ -66,17 +66,14 @@ _UNITS_OF_VERSION_1 = {"flops": FLOPS_PER_GFLOP, "hbm_bytes": BYTES_PER_MB, "wir
 
 def report_ops(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The ops of a ``report.json`` of any version, by the keys that columns have now."""
-    return [_op_of_version_1(op) if "signature" in op else op for op in document["ops"]]
-
-
-def _op_of_version_1(op: Mapping[str, Any]) -> Mapping[str, Any]:
-    flat = {**(op["signature"] or {}), **{key: value for key, value in op.items() if key != "signature"}}
-    return {
-        _OP_OF_VERSION_1.get(key, key): value / _UNITS_OF_VERSION_1[key]
-        if key in _UNITS_OF_VERSION_1 and value
-        else value
-        for key, value in flat.items()
-    }
+    found = []
+    for op in document["ops"]:
+        if "signature" in op:  # of version 1
+            flat = {**(op["signature"] or {}), **{key: value for key, value in op.items() if key != "signature"}}
+            flat |= {key: flat[key] / unit for key, unit in _UNITS_OF_VERSION_1.items() if flat.get(key)}
+            op = {_OP_OF_VERSION_1.get(key, key): value for key, value in flat.items()}
+        found.append(op)
+    return found
 
 
 @contextmanager
@@ -272,7 +269,9 @@ class FigureTable:
 
     def error(self, name: str, should: str) -> InputError:
         """``my_chip.toml: hbm.peak_tb_s must be a number above 0, got "8,0"``."""
-        given = f", got {_shown(self._values[name])}" if name in self._values else ", but is missing"
+        value = self._values.get(name)
+        text = str(value).lower() if isinstance(value, bool) else shown(value).replace("'", '"')
+        given = f", got {text}" if name in self._values else ", but is missing"
         return InputError(f"{self.file}: {self.key(name)} {should}{given}")
 
     def _value(self, name: str, kinds: type | tuple[type, ...], fits: Callable[[Any], bool], should: str) -> Any:
@@ -327,8 +326,7 @@ class FigureTable:
 
     def switch(self, name: str) -> bool | None:
         """None where it is not said."""
-        found: bool | None = self._value(name, bool, lambda _: True, "must be true or false")
-        return found
+        return self._value(name, bool, lambda _: True, "must be true or false")
 
     def table(self, name: str) -> FigureTable | None:
         values = self._value(name, dict, lambda _: True, "must be a table")
@@ -350,27 +348,22 @@ class FigureTable:
 
     def tables(self, name: str, known: frozenset[str]) -> dict[str, FigureTable]:
         """The tables below ``name``, by their last word, which must be one of ``known``."""
-        parent = self.table(name)
-        if parent is None:
-            return {}
-        found: dict[str, FigureTable] = {}
-        for word in parent._values:
-            if word not in known:
-                raise parent._unknown(word, known)
-            inner = parent.table(word)
-            if inner is not None:
-                found[word] = inner
-        return found
+        parent = self._of_known(name, known)
+        inner = {} if parent is None else {word: parent.table(word) for word in parent._values}
+        return {word: table for word, table in inner.items() if table is not None}
 
     def numbers(self, name: str, known: frozenset[str]) -> dict[str, float]:
         """The numbers of the table ``name``, by key, each one of ``known``."""
+        inner = self._of_known(name, known)
+        return {} if inner is None else {word: inner.needed_number(word) for word in inner._values}
+
+    def _of_known(self, name: str, known: frozenset[str]) -> FigureTable | None:
+        """The table ``name``. InputError where a key of it is not ``known``."""
         inner = self.table(name)
-        if inner is None:
-            return {}
-        for word in inner._values:
-            if word not in known:
+        for word in () if inner is None else inner._values:
+            if inner is not None and word not in known:
                 raise inner._unknown(word, known)
-        return {word: inner.needed_number(word) for word in inner._values}
+        return inner
 
     def figures(self, kind: type[Any], apart: Collection[str] = ()) -> dict[str, Any]:
         """The numbers, switches and texts of a record that the table says, by field; those that are absent keep their
@@ -414,10 +407,6 @@ _READERS: Mapping[str, Callable[[FigureTable, str, bool, bool], Any]] = {
     "str": lambda table, name, is_needed, _: table.source(name) if is_needed else table.text(name),
     "tuple[str, ...]": lambda table, name, *_: table.texts(name) or None,
 }
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else shown(value).replace("'", '"')
 
 
 def json_encoded(document: Any, option: int | None = None) -> bytes:

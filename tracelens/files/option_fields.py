@@ -286,12 +286,12 @@ def refuse_unread(
 
 def positive(text: str) -> int:
     """A count from the command line."""
-    return whole(text, least=1)
+    return integer(text, least=1)
 
 
-def whole(text: str, *, least: int = 0) -> int:
+def whole(text: str) -> int:
     """A count from the command line that may be none."""
-    return integer(text, least=least)
+    return integer(text, least=0)
 
 
 def integer(text: str, *, least: int | None = None) -> int:

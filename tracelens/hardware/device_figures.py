@@ -36,13 +36,8 @@ class Figure(Record, frozen=True, kw_only=True):
     def read(cls, table: FigureTable, key: str) -> Figure:
         """The figure ``key`` of a table that holds only it."""
         count = key == "count"
-        figure = cls(
-            key=table.key(key),
-            value=table.whole(key) or table.needed_number(key) if count else table.needed_number(key),
-            source=table.source("source"),
-            doubtful=table.flag("doubtful"),
-            note=table.text("note"),
-        )
+        value = table.whole(key) or table.needed_number(key) if count else table.needed_number(key)
+        figure = cls(key=table.key(key), value=value, **table.figures(cls, apart=("key", "value")))
         table.finish()
         return figure
 
@@ -320,13 +315,9 @@ def read_calibration(root: FigureTable) -> tuple[dict[tuple[str, str], Calibrati
             for name, value in constants.items():
                 if name.endswith("_efficiency") and value > 1:
                     raise row.error(name, "must be a fraction of the peak, at most 1")
+            said = row.figures(Calibration, apart=("family", "precision", "carried_from"))
             found[family, precision] = Calibration(
-                family=family,
-                precision=precision,
-                constants=MappingProxyType(constants),
-                kernel=row.text("kernel"),
-                fitted_on=row.source("fitted_on"),
-                error_percent=row.number("error_percent"),
+                family=family, precision=precision, constants=MappingProxyType(constants), **said
             )
             row.finish()
     like = table.text("like")
@@ -442,15 +433,11 @@ def read_power(root: FigureTable, limit_w: float | None) -> PowerConstants | Non
         families[name] = FamilyPower(
             terms={key: value for key, value in terms.items() if value is not None},
             flop_pj={} if flops is None else {key: flops.needed_number(key) for key in flops.names},
-            sharpness=row.needed_number("sharpness"), low=row.needed_number("low"), high=row.needed_number("high"),
-            error_percent=row.number("error_percent"), rows=row.whole("rows"),
-        )  # fmt: skip
+            **row.figures(FamilyPower),
+        )
         row.finish()
-    found = PowerConstants(
-        limit_w=limit_w, idle_w=table.needed_number("idle_w"), share=table.needed_number("share"),
-        most=table.needed_number("most"), link_pj=table.number("link_pj"), families=families,
-        source=table.source("source"),
-    )  # fmt: skip
+    said = table.figures(PowerConstants, apart=("limit_w", "carried_from"))
+    found = PowerConstants(limit_w=limit_w, families=families, **said)
     if table.text("link_source") is None and found.link_pj is not None:
         raise table.error("link_source", "must say where link_pj comes from")
     if not found.idle_w < found.share * limit_w:

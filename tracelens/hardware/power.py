@@ -141,18 +141,17 @@ def power_constants(device: HardwareSpec) -> PowerConstants | None:
     is unknown. At another clock (``HardwareSpec.at_clock``) energies go with it (``BY_CLOCK``).
     """
     found = device.power or _of_architecture(device)
-    return found if found is None or device.clock_scale == 1 else _at_clock(found, device.clock_scale)
-
-
-def _at_clock(constants: PowerConstants, share: float) -> PowerConstants:
+    if found is None or device.clock_scale == 1:
+        return found
+    by = device.clock_scale**BY_CLOCK
     families = {
         name: replace(
-            row, terms={key: value * share**BY_CLOCK for key, value in row.terms.items()},
-            flop_pj={key: value * share**BY_CLOCK for key, value in row.flop_pj.items()},
+            row, terms={key: value * by for key, value in row.terms.items()},
+            flop_pj={key: value * by for key, value in row.flop_pj.items()},
         )
-        for name, row in constants.families.items()
+        for name, row in found.families.items()
     }  # fmt: skip
-    return replace(constants, families=families)
+    return replace(found, families=families)
 
 
 def _of_architecture(device: HardwareSpec) -> PowerConstants | None:
@@ -166,10 +165,11 @@ def _of_architecture(device: HardwareSpec) -> PowerConstants | None:
     if not measured:
         return None
     other = min(measured, key=lambda each: (each.name != device.calibrated_like, abs((each.tdp_w or 0.0) - limit)))
-    return _scaled(other, limit)
+    return _carried(other, limit)
 
 
-def _scaled(other: HardwareSpec, limit_w: float) -> PowerConstants | None:
+def _carried(other: HardwareSpec, limit_w: float) -> PowerConstants | None:
+    """Another device's energies, at a limit of its own."""
     theirs = other.power
     if theirs is None:
         return None

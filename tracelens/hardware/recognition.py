@@ -13,7 +13,6 @@ from tracelens.types.records import Record
 from tracelens.types.signature import DeviceProperties
 from tracelens.types.units import BYTES_PER_GIB
 
-V = TypeVar("V")
 F = TypeVar("F", Rate, Hbm, Link)
 
 
@@ -43,17 +42,13 @@ def common(specs: Sequence[HardwareSpec]) -> HardwareSpec:
     )
 
 
-def _same(values: Iterable[V | None]) -> V | None:
-    values = list(values)
-    return values[0] if all(value == values[0] for value in values) else None
-
-
 def _agreed(figures: Sequence[F | None], *names: str, needed: bool = True) -> F | None:
     """The figures of these names that are equal in all; None where one has none, or not the first where ``needed``."""
     known = [each for each in figures if each is not None]
     if len(known) < len(figures):
         return None
-    values = {name: _same(getattr(each, name) for each in known) for name in names}
+    held = {name: {getattr(each, name) for each in known} for name in names}
+    values = {name: found.pop() if len(found) == 1 else None for name, found in held.items()}
     if needed and values[names[0]] is None:
         return None
     first = known[0]
@@ -269,28 +264,13 @@ def _from_kernels(kernel_names: Iterable[str], known: Sequence[HardwareSpec]) ->
     found: set[tuple[str, int, int]] = set()
     for name in kernel_names:
         for hit in _KERNEL_ARCHITECTURE.finditer(name):
-            gfx, sm = hit.group("gfx"), hit.group("sm")
-            if gfx:
-                found.add(("amd", *_GFX[gfx.lower()]))
-            elif sm:
-                found.add(("nvidia", int(sm[:-1]), int(sm[-1])))
+            gfx, sm = hit["gfx"], hit["sm"]
+            found.add(("amd", *_GFX[gfx.lower()]) if gfx else ("nvidia", int(sm[:-1]), int(sm[-1])))
     missing = "the trace does not record its device"
-    if not found:
+    newest = max(found, key=lambda each: (each[1], each[2], each[0]), default=None)
+    matched = ((spec, spec.match) for spec in known if spec.match is not None)
+    names = tuple(m.name for m, of in matched if (m.vendor, of.compute_major, of.compute_minor) == newest)
+    if newest is None or not names or len({vendor for vendor, _, _ in found}) > 1:
         return _nothing(missing)
-    newest = max(found, key=lambda each: (each[1], each[2], each[0]))
-    fitting = [
-        spec
-        for spec in known
-        if spec.match is not None and (spec.vendor, spec.match.compute_major, spec.match.compute_minor) == newest
-    ]
-    if not fitting or len({vendor for vendor, _, _ in found}) > 1:
-        return _nothing(missing)
-    names = tuple(spec.name for spec in fitting)
-    return replace(
-        _nothing(
-            f"{missing}; its kernels are built for {newest[0]} {newest[1]}.{newest[2]}, so it is probably one of"
-            f" {', '.join(names)}"
-        ),
-        candidates=names,
-        how="kernel names",
-    )
+    built = f"its kernels are built for {newest[0]} {newest[1]}.{newest[2]}, so it is probably one of"
+    return replace(_nothing(f"{missing}; {built} {', '.join(names)}"), candidates=names, how="kernel names")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -47,6 +47,8 @@ _CHIP_KEYS = {
 _COUNTED = {"compute_units": "compute units", "clock": "clock", "l2": "L2 size"}
 _EFFICIENCIES = frozenset({"hbm", "hbm_calculon", "link", "nic"})
 _EP_KINDS = frozenset({"nvlink", "rdma", "rdma_legacy", "low_latency"})
+#: Fields of a device that are not read as they stand in its file.
+_READ_APART = ("name", "label", "vendor", "calibrated_like", "clock_scale", "on_chip_scale")
 V = TypeVar("V")
 N = TypeVar("N", int, float)
 
@@ -277,25 +279,19 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
 
     def figures(self) -> tuple[Figure, ...]:
         """Every figure of the device with its source, in the order of the file's sections."""
-        return tuple(self._figures())
+        rates = ((f"{rate.engine}.{rate.dtype}", rate) for rate in (*self.matrix.values(), *self.vector.values()))
+        tables = [*rates, ("hbm", self.hbm), ("link", self.link)]
+        found = [figure for path, table in tables if table is not None for figure in table.listed(path)]
+        for named in (self.chip, self.pytorch_sustained, self.best_shape, self.efficiency_factor):
+            found += named.values()
+        found += [*(self.busbw.listed("busbw") if self.busbw is not None else ()), *self.ep.values()]
+        if self.power is not None:
+            found.append(Figure(key="power.idle_w", value=self.power.idle_w, source=self.power.source))
+        return tuple(found)
 
     def doubtful(self) -> tuple[str, ...]:
         """Keys of the figures that sources disagree about."""
-        return tuple(figure.key for figure in self._figures() if figure.doubtful)
-
-    def _figures(self) -> Iterator[Figure]:
-        for rate in (*self.matrix.values(), *self.vector.values()):
-            yield from rate.listed(f"{rate.engine}.{rate.dtype}")
-        for path, table in (("hbm", self.hbm), ("link", self.link)):
-            if table is not None:
-                yield from table.listed(path)
-        for named in (self.chip, self.pytorch_sustained, self.best_shape, self.efficiency_factor):
-            yield from named.values()
-        if self.busbw is not None:
-            yield from self.busbw.listed("busbw")
-        yield from self.ep.values()
-        if self.power is not None:
-            yield Figure(key="power.idle_w", value=self.power.idle_w, source=self.power.source)
+        return tuple(figure.key for figure in self.figures() if figure.doubtful)
 
 
 def _scaled(rate: Rate, scale: float) -> Rate:
@@ -357,8 +353,6 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
         name=name,
         label=root.text("label") or name,
         vendor=vendor.casefold(),
-        aliases=root.texts("aliases"),
-        note=root.text("note"),
         match=of(Match.read, "match"),
         matrix=Rate.read_all(root, "matrix"),
         vector=Rate.read_all(root, "vector"),
@@ -373,10 +367,9 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
         ep=named("ep", _EP_KINDS, "gb_s"),
         calibrated=calibrated,
         calibrated_like=like,
-        cpu=root.text("cpu"),
         power=device_figures.read_power(root, chip["power"].value if "power" in chip else None),
         kernels=device_figures.kernel_constants_of_device(root, root.text("based_on") or name),
-        based_on=root.text("based_on"),
+        **root.figures(HardwareSpec, apart=_READ_APART),
     )
     root.finish()
     for key, other in (("calibrated.like", like), ("based_on", spec.based_on)):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
+from msgspec.structs import replace
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps, tiled
@@ -121,10 +122,6 @@ def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: Kernel
     return Costs(us, read, after=("queries", "heads", "converted"))
 
 
-def _attention_generation(s: Sizes, rates: KernelRates, case: Case) -> Costs:
-    return absorbed(s["batch_size"], s["num_heads"], s["step"] + 1, cache_width(case), rates)
-
-
 def _attention_generation_work(s: Sizes, case: Case) -> Work:
     b, heads, keys = s["batch_size"], s["num_heads"], s["step"] + 1
     flops = attention_flops(b * keys, heads, ROW, LATENT)
@@ -142,7 +139,10 @@ CONTEXT_MLA = KernelTable(
 )  # fmt: skip
 GENERATION_MLA = KernelTable(
     name="generation-mla", sizes=("batch_size", "num_heads", "step"), cases=("kv_cache_dtype",),
-    groups=("num_heads", "batch_size"), work=_attention_generation_work, costs=_attention_generation,
+    groups=("num_heads", "batch_size"), work=_attention_generation_work,
+    costs=lambda s, rates, case: absorbed(
+        s["batch_size"], s["num_heads"], s["step"] + 1, cache_width(case), rates
+    ),
 )  # fmt: skip
 
 
@@ -310,13 +310,9 @@ MLA_GENERATION = KernelTable(
     name="mla-generation-module", sizes=("batch_size", "num_heads", "step"), cases=_TYPES,
     described=("architecture", widths), groups=("num_heads", "batch_size"), work=_generation_work, costs=_generation,
 )  # fmt: skip
-_SPARSE_SIZES = ("batch_size", "isl", "num_heads", "step")
-_SPARSE_GROUPS = ("architecture", "num_heads", "batch_size")
 DSA_CONTEXT = KernelTable(
-    name="dsa-context-module", sizes=_SPARSE_SIZES, cases=_TYPES, described=("architecture", widths),
-    groups=_SPARSE_GROUPS, work=_sparse_work, costs=_sparse,
+    name="dsa-context-module", sizes=("batch_size", "isl", "num_heads", "step"), cases=_TYPES,
+    described=("architecture", widths), groups=("architecture", "num_heads", "batch_size"), work=_sparse_work,
+    costs=_sparse,
 )  # fmt: skip
-DSA_GENERATION = KernelTable(
-    name="dsa-generation-module", sizes=_SPARSE_SIZES, cases=_TYPES, described=("architecture", widths),
-    groups=_SPARSE_GROUPS, work=_sparse_work, costs=_sparse,
-)  # fmt: skip
+DSA_GENERATION = replace(DSA_CONTEXT, name="dsa-generation-module")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps
@@ -201,13 +202,9 @@ def _scaling_costs(s: Sizes, rates: KernelRates, case: Case) -> Costs:
 
 
 QUANTIZE_MATRIX = KernelTable(
-    name="quantize-matrix",
-    sizes=("m", "k"),
-    cases=("quant_dtype",),
-    groups=("m", "k"),
-    work=_narrowed,
+    name="quantize-matrix", sizes=("m", "k"), cases=("quant_dtype",), groups=("m", "k"), work=_narrowed,
     costs=_narrowing_costs,
-)
+)  # fmt: skip
 QUANTIZE_SCALE = KernelTable(
     name="quantize-scale", sizes=("m", "k"), cases=("quant_dtype",), groups=("m", "k"), work=_scaled,
     costs=_scaling_costs,
@@ -266,10 +263,7 @@ CUSTOM_ALLREDUCE = KernelTable(
     name="custom-allreduce", sizes=("num_gpus", "message_size"), cases=("num_gpus",),
     described=("allreduce_dtype", _message_widths), groups=("num_gpus", "message_size"), work=_no_work, costs=_reduced,
 )  # fmt: skip
-NCCL = KernelTable(
-    name="nccl", sizes=("num_gpus", "message_size"), cases=("num_gpus",), described=("nccl_dtype", _message_widths),
-    groups=("num_gpus", "message_size"), work=_no_work, costs=_reduced,
-)  # fmt: skip
+NCCL = replace(CUSTOM_ALLREDUCE, name="nccl", described=("nccl_dtype", _message_widths))
 TRTLLM_ALLTOALL = KernelTable(
     name="trtllm-alltoall", sizes=("num_tokens", "hidden_size", "topk", "num_experts", "moe_ep_size"),
     described=("moe_dtype", _message_widths), groups=("moe_ep_size", "moe_dtype"), work=_no_work, costs=_exchanged,

@@ -333,11 +333,9 @@ class KernelColumns(ColumnBatch):
         return len(next(iter(self.sizes.values())))
 
     def flops(self) -> Floats:
-        """As the perf models of the table's operations count."""
         return self.table.work(self.sizes, dict(self.case)).flops
 
     def hbm_bytes(self) -> Floats:
-        """As the perf models of the table's operations count."""
         return self.table.work(self.sizes, dict(self.case)).hbm_bytes
 
     @property

@@ -13,6 +13,7 @@ tiles with the share of a unit's rate that their loads leave.
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.kernel_costs import Case, Costs, KernelRates, KernelTable, Sizes, Work, steps, tiled
@@ -116,11 +117,7 @@ GDN = KernelTable(
     groups=("num_k_heads", "num_v_heads", "batch_size"), work=_recurrence_work, costs=_recurrence_costs,
     operation=_convolves,
 )  # fmt: skip
-KDA = KernelTable(
-    name="kda", sizes=("batch_size", "seq_len", *_HEADS), cases=("phase",), apart=("phase",),
-    groups=("num_v_heads", "batch_size"), work=_recurrence_work, costs=_recurrence_costs,
-    operation=_convolves,
-)  # fmt: skip
+KDA = replace(GDN, name="kda", groups=("num_v_heads", "batch_size"))
 MAMBA2 = KernelTable(
     name="mamba2", sizes=("batch_size", "seq_len", "nheads", "head_dim", "n_groups", "d_state"), cases=("phase",),
     apart=("phase",), groups=("nheads", "d_state", "batch_size"), work=_convolution_work,

@@ -328,18 +328,15 @@ def _priced(c: GEMMColumns, chip: Chip, constants: Calibration, kernel: GemmTili
     times = np.minimum(np.cbrt(whole), np.cbrt(parted) + constants.get("split_us", 0.0))
     times = times + constants.get("launch_us", 0.0)
     if c.as_layer:
-        times = _with_host(c, times + _quantizing(c, constants), constants)
+        # The pass that narrows A before the product, one work-group per row; and the library's detour for one row
+        passes = 1 + FURTHER_PASS * (np.ceil(c.k / QUANTIZED_PER_PASS) - 1)
+        narrowed = c.b * c.m * 1e-3 * constants.get("row_ns", 0.0) * passes
+        narrowed = narrowed + np.where(c.m == 1, constants.get("single_row_us", 0.0), 0.0)
+        times = _with_host(c, times + narrowed, constants)
     least = np.maximum(c.flops() / chip.peak, c.hbm_bytes() / chip.hbm)
     return Priced(
         time_us=np.maximum(times, least), compute_us=np.cbrt(computing), memory_us=tiling.memory, peak_us=least
     )
-
-
-def _quantizing(c: GEMMColumns, constants: Calibration) -> Floats:
-    """The pass that narrows A before the product, one work-group per row; and the library's detour for one row."""
-    passes = 1 + FURTHER_PASS * (np.ceil(c.k / QUANTIZED_PER_PASS) - 1)
-    narrowed = c.b * c.m * 1e-3 * constants.get("row_ns", 0.0) * passes
-    return narrowed + np.where(c.m == 1, constants.get("single_row_us", 0.0), 0.0)
 
 
 def _with_host(c: GEMMColumns, times: Floats, constants: Calibration) -> Floats:
