@@ -125,14 +125,14 @@ def implausible(rows: Sequence[Row], sides: Sequence[Numbered], units: Sequence[
     """Rows matched by place alone that took ``MOST_TIMES`` as long on one side, except single calls of one role."""
     a, b = (_row_ns(side, own, len(rows)) for side, own in zip(sides, units, strict=True))
     far = np.maximum(a, b) > MOST_TIMES * np.maximum(np.minimum(a, b), _LEAST_NS)
-    return [number for number in np.flatnonzero(far).tolist() if _is_guess(rows[number], sides)]
-
-
-def _is_guess(row: Row, sides: Sequence[Numbered]) -> bool:
-    if row.how != SAME_PLACE or not row.a or not row.b:
-        return False
-    a, b = (call_role(side.calls[calls[0]]) for side, calls in zip(sides, (row.a, row.b), strict=True))
-    return a != b or not len(row.a) == len(row.b) == 1
+    found = []
+    for number in np.flatnonzero(far).tolist():
+        row = rows[number]
+        if row.how == SAME_PLACE and row.a and row.b:
+            a_role, b_role = (call_role(side.calls[own[0]]) for side, own in zip(sides, (row.a, row.b), strict=True))
+            if a_role != b_role or not len(row.a) == len(row.b) == 1:
+                found.append(number)
+    return found
 
 
 def taken_apart(
@@ -206,18 +206,16 @@ def with_quantized(rows: Sequence[Row], one: Numbered, other: Numbered) -> list[
     return [replace(row, how=marked[number]) if number in marked else row for number, row in enumerate(rows)]
 
 
-def _quantizes(call: Call) -> bool:
-    around = (call.module or "").rpartition("/")[2]
-    return call_role(call) == STREAMING and any(map(_QUANTIZES.search, (around, call.name, call.kernel)))
-
-
 def _beside(side: Numbered, rows: Iterable[tuple[tuple[int, ...], bool]]) -> Bools:
     """By call: whether it quantizes beside an exchange, or is that; ``rows``: calls, and whether both have them."""
     quantizes, exchanges, found = np.zeros((3, len(side.calls)), bool)
     for calls, both in rows:
         for call in calls:
-            exchanges[call] = both and call_role(side.calls[call]) == COMMUNICATION
-            quantizes[call] = not both and _quantizes(side.calls[call])
+            own = side.calls[call]
+            exchanges[call] = both and call_role(own) == COMMUNICATION
+            if not both and call_role(own) == STREAMING:
+                around = (own.module or "").rpartition("/")[2]
+                quantizes[call] = any(map(_QUANTIZES.search, (around, own.name, own.kernel)))
     for step in side.steps if quantizes.any() else ():
         sent = np.flatnonzero(exchanges[step])
         edges = np.diff(np.concatenate(([0], quantizes[step].view(np.int8), [0])))
@@ -337,7 +335,12 @@ Identity = Callable[[Call], Hashable]
 
 def _identities(one: Sequence[Call], other: Sequence[Call]) -> Iterable[tuple[str, Identity]]:
     """What makes calls the same, the surest first; None where a call has no such identity."""
-    named = _names(one, other)
+    together = _compiled_together(one, other)
+
+    def named(name: str) -> str:
+        """A name that Inductor numbered in another compilation without its number."""
+        return family(name) if not together and name.startswith("triton") else name
+
     if all(any(call.module for call in calls) for calls in (one, other)):
         # Where shapes do not say it, as of lists of tensors, the work tells calls apart
         yield SAME, lambda c: (c.module, named(c.name), named(c.kernel), c.shapes, c.dtypes, c.category, c.work)
@@ -350,13 +353,6 @@ def _identities(one: Sequence[Call], other: Sequence[Call]) -> Iterable[tuple[st
     yield SAME_OP, lambda c: (c.kernel, c.category) if c.kernel else None
     yield SAME_OP, lambda c: c.kernel or None
     yield SAME_OP, lambda c: (family(c.kernel), c.category) if c.kernel else None
-
-
-def _names(one: Sequence[Call], other: Sequence[Call]) -> Callable[[str], str]:
-    """How names are told apart: those that Inductor numbered in another compilation without their numbers."""
-    if _compiled_together(one, other):
-        return lambda name: name
-    return lambda name: family(name) if name.startswith("triton") else name
 
 
 def _compiled_together(one: Sequence[Call], other: Sequence[Call]) -> bool:

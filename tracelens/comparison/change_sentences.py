@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import filterfalse, takewhile
 from math import gcd, log
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -99,7 +99,8 @@ def _of_same_op(row: ComparedRow, a: RowSide, b: RowSide) -> str:
         return CALLS
     if a.dtypes != b.dtypes and a.dtypes and b.dtypes:
         return TYPE
-    if _other_work(row.match, a, b):
+    has_other_flops = bool(a.flops and b.flops and differs(a.flops / a.calls, b.flops / b.calls))
+    if has_other_flops or (a.shapes != b.shapes and row.match not in (SAME, SAME_WORK)):
         return WORK
     if other_kernels(a, b) is not None:
         return KERNEL
@@ -111,12 +112,6 @@ def _of_same_op(row: ComparedRow, a: RowSide, b: RowSide) -> str:
 def differs(one: float, other: float) -> bool:
     """Whether two counts or amounts are not the same."""
     return abs(one - other) > _DIFFERS * max(abs(one), abs(other))
-
-
-def _other_work(match: str, a: RowSide, b: RowSide) -> bool:
-    if a.flops and b.flops and differs(a.flops / a.calls, b.flops / b.calls):
-        return True
-    return a.shapes != b.shapes and match not in (SAME, SAME_WORK)
 
 
 def other_kernels(a: RowSide, b: RowSide) -> tuple[str, str] | None:
@@ -367,13 +362,6 @@ def _is_of_roles(rows: Sequence[ComparedRow], slower: float, total: float) -> bo
     return True
 
 
-def median_ratio(row: ComparedRow) -> float | None:
-    """How many times as long the kernels of both sides take by their medians; None without any."""
-    both = _medians(row)
-    before = sum(count * a for count, a, _ in both)
-    return sum(count * b for count, _, b in both) / before if before else None
-
-
 def _medians(row: ComparedRow) -> list[tuple[float, float, float]]:
     """(how many, median us in A, in B) of the kernels that both sides have."""
     after = {kernel.name: kernel.median_us for kernel in row.b.kernels} if row.b else {}
@@ -541,18 +529,14 @@ def _elsewhere(group: RowGroup) -> str:
 
 def _which_kernels(group: RowGroup) -> str:
     """``layer_norm_kernel -> mean_kernel, scale_kernel``: those that one side alone has."""
-    mirrored = RowGroup(tuple(replace(row, a=row.b, b=row.a) for row in group.rows))
-    sides = [named_and_more(list(dict.fromkeys(map(family, _new_kernels(each))))) for each in (mirrored, group)]
+    changes, sides = _kernel_changes(group.rows), []
+    for at in (0, 1):
+        alone = [(-own[at], name) for name, own in changes.items() if own[2 + at] and not own[3 - at]]
+        in_order = sorted(alone, key=itemgetter(0))
+        sides.append(named_and_more(list(dict.fromkeys(family(name) for _, name in in_order))))
     if all(sides):
         return " -> ".join(sides)
     return f"{sides[1]} is new" if sides[1] else f"{sides[0]} is gone" if sides[0] else "of the same names"
-
-
-def _new_kernels(group: RowGroup) -> list[str]:
-    """What B alone has, in order of time."""
-    changes = _kernel_changes(group.rows)
-    new = [name for name, (_, _, before, after) in changes.items() if after and not before]
-    return sorted(new, key=lambda name: -changes[name][1])
 
 
 def _kernels_a_call(group: RowGroup) -> tuple[int, int] | None:
@@ -626,7 +610,9 @@ def _kernel_that_changed(group: RowGroup) -> tuple[str, tuple[float, float]] | N
 
 def _unlike_median(group: RowGroup, slower: float) -> str:
     """`` in the mean, the median kernel 0.3 % slower``: where some calls alone changed."""
-    medians = [ratio for row in group.rows if (ratio := median_ratio(row)) is not None]
+    both = [_medians(row) for row in group.rows]
+    us = [[sum(count * median[side] for count, *median in of_row) for side in (0, 1)] for of_row in both]
+    medians = [after / before for before, after in us if before]
     is_known = abs(slower - 1) >= _TOLD_APART and len(medians) == len(group.rows)
     if not is_known or any(abs(ratio - 1) > abs(slower - 1) / 2 for ratio in medians):
         return ""
@@ -1130,7 +1116,7 @@ def _noise(
 def _change(group: RowGroup, at: Sequence[int], bounds: tuple[float, float] | None) -> Change:
     first, change_ms = group.rows[0], group.change_ms
     low, high = bounds or (None, None)
-    chance = _WITHIN if low is not None and high is not None and low <= 0 <= high else ""
+    chance = _WITHIN if _is_chance(bounds) else ""
     return Change(
         text=f"{_subject(group)} {signed_ms(change_ms)}{chance}: {SAYS[first.cause].text(group)}{_stalls(group)}",
         change_ms=change_ms,

@@ -19,7 +19,7 @@ from tracelens.comparison.gates import CompareOptions, Gate, check
 from tracelens.comparison.inputs import as_reported, as_whole_ops, side_of
 from tracelens.comparison.late_ranks import RankTimes, another_latecomer, rank_changes, unusual_steps
 from tracelens.comparison.places import QUANTIZED, SAME_PLACE
-from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
+from tracelens.comparison.sides import UNKNOWN_DEVICE, Side
 from tracelens.extensions import NONE, load_extension
 from tracelens.files.option_fields import build_options, takes
 from tracelens.hardware import HardwareSpec
@@ -159,14 +159,9 @@ def _rows(
 
 def _compiled(matching: Matching, sides: tuple[Numbered, Numbered], numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Of the rows of these numbers in A and in B: 2 for calls in a compiled region, 1 for kernels of Inductor."""
-    of_calls = [
-        [2 if call.is_compiled else int(call.label.startswith(_INDUCTOR)) for call in side.calls] for side in sides
-    ]
-    rows = [matching.rows[number] for number in numbers]
-    return [
-        (max((of_calls[0][call] for call in row.a), default=0), max((of_calls[1][call] for call in row.b), default=0))
-        for row in rows
-    ]
+    a, b = ([2 if call.is_compiled else int(call.label.startswith(_INDUCTOR)) for call in side.calls] for side in sides)
+    rows = (matching.rows[number] for number in numbers)
+    return [(max((a[at] for at in row.a), default=0), max((b[at] for at in row.b), default=0)) for row in rows]
 
 
 def _summary(measured: measured_rows.MeasuredSide, rows: Sequence[ComparedRow], which: int) -> SideSummary:
@@ -197,17 +192,24 @@ def _matched(rows: Sequence[ComparedRow], which: int) -> float:
     return both / total if total else 1.0
 
 
-def _notes(one: Side, other: Side) -> list[str]:
-    """What makes the sides less comparable."""
+def _notes(one: Side, other: Side) -> Iterator[str]:
+    """What makes the sides less comparable: devices, versions, what one side lacks, ranks, single steps."""
+    yield from (*one.notes, *other.notes)
     a, b = one.first, other.first
-    found = [*_other_devices(a, b), *_not_recorded(a, b)]
-    found += _other_ranks(one, other)
-    if max(sum(len(run[0].durations_ns) for run in side.parts) for side in (one, other)) == 1:
-        found.append(
-            "one step per trace cannot separate noise from change: only facts, and changes beyond the spread of "
-            "repeated kernels and of typical steps, are named as causes"
-        )
-    return [*one.notes, *other.notes, *found]
+    unnamed = [side.source for side in (a, b) if side.device_label == UNKNOWN_DEVICE]
+    if len(unnamed) == 1:
+        yield f"{unnamed[0]} does not record its device, so it may be another one"
+    elif a.device_label != b.device_label:
+        yield f"the devices differ: {a.device_label} -> {b.device_label}"
+    if a.torch != b.torch and a.torch and b.torch:
+        yield f"the PyTorch versions differ: {a.torch} -> {b.torch}"
+    shaped = [any(call.shapes for call in side.calls) for side in (a, b)]
+    if shaped[0] != shaped[1]:
+        bare = (a if shaped[1] else b).source
+        yield f"{bare} has no ops with shapes: kernels and their order match the calls, what split or fused is a guess"
+    if a.has_steps != b.has_steps:
+        yield f"{(b if a.has_steps else a).source} has no steps, so its whole window is compared with a step"
+    yield from _other_numbers(one, other)
 
 
 def _other_work(rows: Sequence[ComparedRow], apart: Difference | None) -> Iterator[str]:
@@ -225,7 +227,8 @@ def _other_work(rows: Sequence[ComparedRow], apart: Difference | None) -> Iterat
             yield f"{text}: check that both run the same workload"
 
 
-def _other_ranks(one: Side, other: Side) -> Iterator[str]:
+def _other_numbers(one: Side, other: Side) -> Iterator[str]:
+    """Of ranks, and of steps where chance cannot be told."""
     ranks = [{recorded.rank for recorded in side.parts[0] if recorded.rank is not None} for side in (one, other)]
     counts = [len(side.parts[0]) for side in (one, other)]
     if counts[0] != counts[1]:
@@ -236,23 +239,8 @@ def _other_ranks(one: Side, other: Side) -> Iterator[str]:
             if only and all(ranks)
         )
         yield f"{counts[0]} rank{'s' if counts[0] > 1 else ''} against {counts[1]}{named}; their means are compared"
-
-
-def _other_devices(a: Recorded, b: Recorded) -> Iterator[str]:
-    unnamed = [side.source for side in (a, b) if side.device_label == UNKNOWN_DEVICE]
-    if len(unnamed) == 1:
-        yield f"{unnamed[0]} does not record its device, so it may be another one"
-    elif a.device_label != b.device_label:
-        yield f"the devices differ: {a.device_label} -> {b.device_label}"
-    if a.torch != b.torch and a.torch and b.torch:
-        yield f"the PyTorch versions differ: {a.torch} -> {b.torch}"
-
-
-def _not_recorded(a: Recorded, b: Recorded) -> Iterator[str]:
-    """What one side lacks and the other has."""
-    shaped = [any(call.shapes for call in side.calls) for side in (a, b)]
-    if shaped[0] != shaped[1]:
-        bare = (a if shaped[1] else b).source
-        yield f"{bare} has no ops with shapes: kernels and their order match the calls, what split or fused is a guess"
-    if a.has_steps != b.has_steps:
-        yield f"{(b if a.has_steps else a).source} has no steps, so its whole window is compared with a step"
+    if max(sum(len(run[0].durations_ns) for run in side.parts) for side in (one, other)) == 1:
+        yield (
+            "one step per trace cannot separate noise from change: only facts, and changes beyond the spread of "
+            "repeated kernels and of typical steps, are named as causes"
+        )

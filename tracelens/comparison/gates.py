@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracelens.comparison.compared import NOISE, ComparedRow, Comparison, GateResult, KernelShare
@@ -50,27 +50,26 @@ class Gate(Record, frozen=True, kw_only=True):
                 f"{text!r} is not a gate: write SUBJECT<+LIMIT or SUBJECT>-LIMIT, as in 'step<+3%', 'idle<+0.5ms', "
                 "'GEMM.percent_of_roofline>-2' or 'coverage>-1'"
             )
-        subject, _, figure = found["subject"].strip().rpartition(".")
-        has_figure = figure in _FIGURES and bool(subject)
+        whole = found["subject"].strip()
+        subject, _, figure = whole.rpartition(".")
+        if not subject or figure not in _FIGURES:
+            subject, figure = whole, None
         gate = cls(
             text=text.strip(),
-            subject=subject if has_figure else found["subject"].strip(),
-            figure=figure if has_figure else None,
+            subject=subject,
+            figure=figure,
             below=found["sign"] == "<",
             limit=float(limit[1]),
             unit=limit[2] or "",
         )
-        gate._refuse_unit()
+        counted = gate.subject in _SHARES or gate.figure in ("percent_of_roofline", "calls")
+        if counted and gate.unit:
+            what = "calls" if gate.figure == "calls" else "percentage points"
+            raise UsageError(f"gate {gate.text!r}: its limit is in {what}, write it without {gate.unit!r}")
+        units = ("%", "J") if gate.subject == ENERGY else ("%", "ms", "us")
+        if not counted and gate.unit not in units:
+            raise UsageError(f"gate {gate.text!r}: its limit needs a unit: % (of A), {' or '.join(units[1:])}")
         return gate
-
-    def _refuse_unit(self) -> None:
-        counted = self.subject in _SHARES or self.figure in ("percent_of_roofline", "calls")
-        if counted and self.unit:
-            what = "calls" if self.figure == "calls" else "percentage points"
-            raise UsageError(f"gate {self.text!r}: its limit is in {what}, write it without {self.unit!r}")
-        units = ("%", "J") if self.subject == ENERGY else ("%", "ms", "us")
-        if not counted and self.unit not in units:
-            raise UsageError(f"gate {self.text!r}: its limit needs a unit: % (of A), {' or '.join(units[1:])}")
 
 
 def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bounds) -> GateResult:
@@ -84,7 +83,7 @@ def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bo
     elif low is not None and high is not None:
         significant = not _is_within((low, high)) or (gate.subject != ENERGY and _is_told(gate, found))
     passed = not (beyond and significant is not False)
-    return GateResult(
+    result = GateResult(
         gate=gate.text,
         passed=passed,
         value=value,
@@ -92,27 +91,19 @@ def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bo
         significant=significant,
         low=low,
         high=high,
-        text=_text(gate, value, (low, high), passed=passed, beyond=beyond, significant=significant),
+        text="",
     )
+    return replace(result, text=_text(result, beyond=beyond))
 
 
-def _text(
-    gate: Gate,
-    value: float,
-    interval: tuple[float | None, float | None],
-    *,
-    passed: bool,
-    beyond: bool,
-    significant: bool | None,
-) -> str:
-    low, high = interval
-    unit = f" {gate.unit}" if gate.unit else " calls" if gate.figure == "calls" else " points"
-    between = "" if low is None or high is None else f" (between {low:+.3g} and {high:+.3g})"
-    chance = ", which chance explains" if beyond and passed and between else ""
-    if not passed and _is_within(interval):
+def _text(found: GateResult, *, beyond: bool) -> str:
+    between = "" if found.low is None or found.high is None else f" (between {found.low:+.3g} and {found.high:+.3g})"
+    chance = ", which chance explains" if beyond and found.passed and between else ""
+    if not found.passed and _is_within((found.low, found.high)):
         chance = "; what the sentences tell of it is beyond chance"
-    unknown = "; one step per trace does not rule out chance" if significant is None and beyond else ""
-    return f"{gate.text}: {'passed' if passed else 'failed'}, changed by {value:+.3g}{unit}{between}{chance}{unknown}"
+    unknown = "; one step per trace does not rule out chance" if found.significant is None and beyond else ""
+    changed = f"changed by {found.value:+.3g} {found.unit}{between}{chance}{unknown}"
+    return f"{found.gate}: {'passed' if found.passed else 'failed'}, {changed}"
 
 
 def _is_within(interval: tuple[float | None, float | None]) -> bool:

@@ -293,7 +293,9 @@ def read_side(path: Path) -> Side:
         document = json_decoded(gzip.decompress(path.read_bytes()))
         if document["schema"] != SCHEMA:
             raise InputError(f"{path} is a {document['schema']}; this version reads {SCHEMA}: save the baseline again")
-        parts = tuple(tuple(_recorded_of_baseline(one) for one in run) for run in document["runs"])
+        parts = tuple(tuple(map(_typed, run)) for run in document["runs"])
+        for one in chain(*parts):
+            _refuse_out_of_range(one)
         if not parts or not all(parts):
             raise ValueError("no recordings")
         return Side(name=document["name"], parts=parts, notes=tuple(document["notes"]))
@@ -302,12 +304,6 @@ def read_side(path: Path) -> Side:
         raise InputError(f"there is no baseline {path}; known in {path.parent}: {known}") from None
     except (*_DAMAGED, EOFError, zlib.error) as error:
         raise InputError(f"{path} is not a baseline, or it is damaged ({error}): save it again") from error
-
-
-def _recorded_of_baseline(found: dict[str, Any]) -> Recorded:
-    one = _typed(found)
-    _refuse_out_of_range(one)
-    return one
 
 
 #: A float tells numbers of calls apart below this.

@@ -237,11 +237,6 @@ class Places:
         here = [(i, waiting.get(own[i])) for part, _ in gaps for i in part]
         return [(i, places.pop(0)) for i, places in here if places]
 
-    def _how(self, i: int, j: int) -> str:
-        if self._listed[0][i] == self._listed[1][j] >= 0:
-            return SAME
-        return SAME_OP if self._named[0][i] == self._named[1][j] else SAME_PLACE
-
     def _blocks_of_gap(self, pairs: Sequence[tuple[int, int]], rest: Sequence[Gap]) -> list[AlignedBlock]:
         """The pairs of a gap and what stands between them.
 
@@ -251,7 +246,9 @@ class Places:
         found: list[AlignedBlock] = []
         placed = _Placed()
         for i, j in pairs:
-            block = AlignedBlock((i,), (j,), self._how(i, j))
+            how = SAME_OP if self._named[0][i] == self._named[1][j] else SAME_PLACE
+            how = SAME if self._listed[0][i] == self._listed[1][j] >= 0 else how
+            block = AlignedBlock((i,), (j,), how)
             if block.how == SAME_PLACE:
                 placed.add(block)
             else:

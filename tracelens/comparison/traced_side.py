@@ -34,7 +34,7 @@ from tracelens.hardware.power import idle_power, power_constants
 from tracelens.trace.reading.read import recorded_power
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.types.records import Record
-from tracelens.types.signature import OpSignature, recorded_text
+from tracelens.types.signature import recorded_text
 from tracelens.types.units import NS_PER_US
 
 
@@ -184,7 +184,12 @@ def _call(
     name = "" if row < 0 else table.name_of(row)
     if kernel >= 0:
         is_sent = row >= 0 and sides.role(category) == sides.COMMUNICATION
-        shapes = _message(table.signature_of(row)) if is_sent else None
+        shapes = None
+        if is_sent:
+            # What a collective sends, and among how many: with another of either it is another call
+            signature = table.signature_of(row)
+            shapes, ranks = recorded_text(signature.shapes), signature.attribute("Group size")
+            shapes = shapes if ranks is None or shapes is None else f"{shapes} among {ranks} ranks"
         return sides.Call(name=name, category=category, kernel=table.names[kernel], shapes=shapes, module=module)
     signature = table.signature_of(row)
     model, work = readings.readings[int(readings.code_of(np.array([row]))[0])].model, None
@@ -200,12 +205,6 @@ def _call(
         module=module,
         work=work,
     )
-
-
-def _message(signature: OpSignature) -> str | None:
-    """What a collective sends, and among how many: with another of either it is another call."""
-    shapes, ranks = recorded_text(signature.shapes), signature.attribute("Group size")
-    return shapes if ranks is None or shapes is None else f"{shapes} among {ranks} ranks"
 
 
 def _rates(

@@ -55,7 +55,10 @@ class SheetFrame(pd.DataFrame):
             return None
         most = pd.get_option("display.max_columns") or len(self.columns)
         columns = [(str(key), self._column_of.get(str(key))) for key in self.columns[:most]]
-        first, last = _ends(len(self))
+        shown, fewest = pd.get_option("display.max_rows"), pd.get_option("display.min_rows")
+        first, last = len(self), 0
+        if shown is not None and len(self) > shown:
+            first = last = max(1, min(shown, fewest or shown) // 2)
         at = [*range(first), *range(len(self) - last, len(self))]
         cells = [[_cell(value, column) for value in self.iloc[at, i]] for i, (_, column) in enumerate(columns)]
         rows = [
@@ -69,15 +72,6 @@ class SheetFrame(pd.DataFrame):
         left_out = ", ".join(map(str, self.columns[most:]))
         size = f"{len(self):,} rows × {len(self.columns)} columns{left_out and f'; not shown: {left_out}'}"
         return tag("div", table, tag("p", size), style="overflow-x: auto")
-
-
-def _ends(rows: int) -> tuple[int, int]:
-    """How many rows are shown at the head and at the foot of a table."""
-    most, fewest = pd.get_option("display.max_rows"), pd.get_option("display.min_rows")
-    if most is None or rows <= most:
-        return rows, 0
-    half = max(1, min(most, fewest or most) // 2)
-    return half, half
 
 
 def _head(key: str, column: TableColumn | None) -> Markup:

@@ -608,7 +608,8 @@ def _lines(
 ) -> Markup:
     """Both axes logarithmic."""
     points = [point for line in lines.values() for point in line]
-    bounds = [_log_bounds([point[axis] for point in points]) for axis in (0, 1)]
+    ends = [(min(values), max(values)) for values in zip(*points, strict=True)]
+    bounds = [(low, high) if high > low else (low / 2, high * 2) for low, high in ends]
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
         shares = [
@@ -627,11 +628,6 @@ def _lines(
                 (x, y), (cx, cy) = point, place(point)
                 drawn.append(tag("circle", tag("title", f"{label}: {x:.6g}, {y:.4g}"), cx=cx, cy=cy, r=3, fill=stroke))
     return _page(y_label, x_label, [*drawn, *_legend(list(lines))])
-
-
-def _log_bounds(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low / 2, high * 2)
 
 
 def _grid(

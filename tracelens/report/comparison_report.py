@@ -20,7 +20,7 @@ from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import escaped_json, json_safe, markdown_text, short_kernel_name, terminal_text, xml_text
 from tracelens.report.document import head, prose, section
 from tracelens.report.export import meanings
-from tracelens.report.markup import Content, Markup, Section, framed, headings, joined, table, tag
+from tracelens.report.markup import Markup, Section, framed, headings, joined, table, tag
 from tracelens.schema import column_title
 from tracelens.types.units import NS_PER_MS, shown_percent, signed_ms
 
@@ -38,13 +38,11 @@ _LEAST_SHOWN = 1e-4
 
 def comparison_text(found: Comparison) -> str:
     """Both sides, the change of the step, and what it is made of."""
-    return "\n".join(line for text in _lines(found) for line in _wrapped(terminal_text(text)))
-
-
-def _wrapped(line: str) -> list[str]:
-    """As lines of the terminal, what does not fit further in below."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return wrap(line, _WIDTH, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False) or [""]
+    lines = []
+    for line in map(terminal_text, _lines(found)):
+        further = " " * (len(line) - len(line.lstrip()) + 4)
+        lines += wrap(line, _WIDTH, subsequent_indent=further, drop_whitespace=True, break_on_hyphens=False) or [""]
+    return "\n".join(lines)
 
 
 def _lines(found: Comparison) -> Iterator[str]:
@@ -358,11 +356,12 @@ def _changes(found: Comparison) -> Section:
     lines = []
     for change in changes:
         links = [tag("a", str(at + 1), href=f"#row-{at + 1}") for at in change.rows[:_LINKS] if at < MAX_ROWS]
+        spaced = [piece for link in links for piece in (" ", link)][1:]
         more = f" and {len(change.rows) - len(links)} more" if len(change.rows) > len(links) else None
         width = f"{100 * abs(change.change_ms) / top:.2f}%"
         bar = tag("rect", width=width, height=12, class_="c3" if change.change_ms > 0 else "c2")
         drawn = tag("svg", bar, width="100%", height=12, aria_hidden="true")
-        said = (tag("td", drawn, class_="bar-cell"), tag("td", prose(change.text)), tag("td", *_spaced(links), more))
+        said = (tag("td", drawn, class_="bar-cell"), tag("td", prose(change.text)), tag("td", *spaced, more))
         lines.append(tag("tr", _number(change.change_ms), *said))
     if not lines:
         return section("changes", "What changed", tag("p", "Nothing changed."))
@@ -370,12 +369,6 @@ def _changes(found: Comparison) -> Section:
     text = f"The changes add up to that of the step: {parts}. Orange is slower, green is faster."
     made = table(headings("ms", "", "what", "rows", figures=("ms",)), lines)
     return section("changes", "What changed", tag("p", text), made)
-
-
-def _spaced(links: list[Markup]) -> Iterator[Content]:
-    for number, link in enumerate(links):
-        yield " " if number else ""
-        yield link
 
 
 def _ranks(found: Comparison) -> Section:

@@ -53,7 +53,8 @@ def explain_plain(values: Mapping[str, Any], device: DeviceSummary) -> Explanati
         if isinstance(values.get(key), int | float)
     ]
     lines += _measured(values)
-    lines += _rates(values)
+    lines += [text.format(_number(values[key])) for key, text in _RATES if values.get(key) is not None]
+    lines += [f"of {values['remote_from']}"] if values.get("remote_from") == EVERY_ROW else []
     lines += _estimate(values, device)
     return Explanation(lines=tuple(lines))
 
@@ -64,6 +65,11 @@ _WORK = (
     ("copies_per_token", "copies of a token", "rows"),
     ("wire_mb", "wire bytes of one call, including copies to its own rank", "MB"),
     ("expected_remote_mb", "expected to leave the rank", "MB"),
+)
+_RATES = (
+    ("tflops_s_mean", "achieved {} TFLOPS/s"),
+    ("hbm_tb_s_mean", "achieved {} TB/s of HBM"),
+    ("effective_interconnect_tb_s_mean", "effective {} TB/s of interconnect, waiting included"),
 )
 
 
@@ -90,16 +96,6 @@ def _measured(values: Mapping[str, Any]) -> list[str]:
     return [f"measured: the kernels of a call take {mean}{spread} µs, over {calls} calls"]
 
 
-def _rates(values: Mapping[str, Any]) -> list[str]:
-    entries = (
-        ("tflops_s_mean", "achieved {} TFLOPS/s"),
-        ("hbm_tb_s_mean", "achieved {} TB/s of HBM"),
-        ("effective_interconnect_tb_s_mean", "effective {} TB/s of interconnect, waiting included"),
-    )
-    lines = [text.format(_number(values[key])) for key, text in entries if values.get(key) is not None]
-    return lines + ([f"of {values['remote_from']}"] if values.get("remote_from") == EVERY_ROW else [])
-
-
 def _estimate(values: Mapping[str, Any], device: DeviceSummary) -> list[str]:
     if values.get("roofline_us") is None:
         if not device.figures:
@@ -110,17 +106,15 @@ def _estimate(values: Mapping[str, Any], device: DeviceSummary) -> list[str]:
     time, reached = _number(values["roofline_us"]), _number(values.get("percent_of_roofline_mean"))
     bound, backend = values.get("roofline_bound"), values.get("backend")
     lines = [f"estimate: {time} µs by {backend}, bound by {bound}; the call reaches {reached} %"]
-    figures = relevant_figures(str(values.get("compute_spec") or ""), device.figures)
-    return lines + [f"    {f.what}: {_number(f.value)} {f.unit} ({f.source})" for f in figures]
-
-
-def relevant_figures(compute_spec: str, figures: Sequence[SummaryFigure]) -> list[SummaryFigure]:
-    """Those of the engine and type in ``compute_spec`` (``matrix_bf16``), of HBM and of the link."""
-    engine, _, dtype_name = compute_spec.partition("_")
+    # The figures of the engine and type in ``compute_spec`` (``matrix_bf16``), of HBM and of the link
+    engine, _, dtype_name = str(values.get("compute_spec") or "").partition("_")
     dtype = DType.parse(dtype_name)
     rate = dtype.rate if dtype is not None else None
-    found = [(figure, set(figure.what.lower().replace(",", " ").split())) for figure in figures]
-    return [figure for figure, words in found if {engine, rate} <= words or words & {"hbm", "link"}]
+    for figure in device.figures:
+        words = set(figure.what.lower().replace(",", " ").split())
+        if {engine, rate} <= words or words & {"hbm", "link"}:
+            lines.append(f"    {figure.what}: {_number(figure.value)} {figure.unit} ({figure.source})")
+    return lines
 
 
 def ceilings(rows: pd.DataFrame, device: DeviceSummary) -> list[str]:

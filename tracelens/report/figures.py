@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.verdict import summary as verdict
@@ -304,7 +305,12 @@ def table_text(frame: pd.DataFrame) -> Iterator[str]:
     cells = [[str(name), *map(_cell, values)] for name, values in zip(frame.columns, columns, strict=True)]
     widths = [max(map(display_width, column)) for column in cells]
     is_text = [any(isinstance(value, str) for value in values) for values in columns]
-    _narrow(cells, widths, [at for at, left in enumerate(is_text) if left])
+    too_wide = sum(widths) + 2 * len(widths) - 2 - (terminal_width(sys.stdout) or sys.maxsize)
+    if too_wide > 0 and any(is_text):
+        # The widest text is clipped by what is wider than the terminal
+        widest = max(compress(range(len(widths)), is_text), key=widths.__getitem__)
+        widths[widest] = max(widths[widest] - too_wide, min(widths[widest], _LEAST_WIDTH))
+        cells[widest] = [clipped(cell, widths[widest]) for cell in cells[widest]]
     for row in zip(*cells, strict=True):
         padded = [
             cell + fill if left else fill + cell
@@ -312,15 +318,6 @@ def table_text(frame: pd.DataFrame) -> Iterator[str]:
             for fill in (" " * (width - display_width(cell)),)
         ]
         yield "  ".join(padded).rstrip()
-
-
-def _narrow(cells: list[list[str]], widths: list[int], texts: list[int]) -> None:
-    """The widest of the ``texts`` clipped by what is wider than the terminal."""
-    too_wide = sum(widths) + 2 * len(widths) - 2 - (terminal_width(sys.stdout) or sys.maxsize)
-    if too_wide > 0 and texts:
-        widest = max(texts, key=widths.__getitem__)
-        widths[widest] = max(widths[widest] - too_wide, min(widths[widest], _LEAST_WIDTH))
-        cells[widest] = [clipped(cell, widths[widest]) for cell in cells[widest]]
 
 
 def _counts(values: list[Value]) -> list[Value]:

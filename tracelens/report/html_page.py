@@ -145,7 +145,11 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, halved: i
         perf_summary.CPU_OPS_TITLE,
     )  # fmt: skip
     ops, kernels, collectives, cpu = (by_title(sheets, title) for title in titles)
-    overview = _overview(ops, kernels)
+    overview = None  # the rows of ``unified_perf_summary`` as readable lines
+    if ops is not None:
+        gpu_us = ops.frame["kernel_us_sum"].sum() if kernels is None else kernels.frame["duration_us_sum"].sum()
+        frame = perf_summary.overview(ops.frame, float(gpu_us))
+        overview = make_sheet(perf_summary.PERF_SUMMARY_TITLE, frame, perf_summary.PERF_SUMMARY_COLUMNS, ops.text)
     read = SheetRows(sheets, overview)
     added = {f"added-{number}": made for number, made in enumerate((s for s in sheets if s.is_added), 1)}
     of_page = {"ops": overview, "kernels": kernels, "collectives": collectives, "cpu-ops": cpu}
@@ -163,15 +167,6 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, halved: i
     # The length of the text, the text, the columns, as gzip in base64; without a date: the same data, the same bytes
     whole = gzip.compress(b"".join((len(data).to_bytes(4, "little"), data, packed.content)), 6, mtime=0)
     return framed(f"{summary.input.file} · trace report", body, script=script, data=base64.b64encode(whole).decode())
-
-
-def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
-    """The rows of ``unified_perf_summary`` as readable lines."""
-    if ops is None:
-        return None
-    gpu_us = ops.frame["kernel_us_sum"].sum() if kernels is None else kernels.frame["duration_us_sum"].sum()
-    frame = perf_summary.overview(ops.frame, float(gpu_us))
-    return make_sheet(perf_summary.PERF_SUMMARY_TITLE, frame, perf_summary.PERF_SUMMARY_COLUMNS, ops.text)
 
 
 def _sections(

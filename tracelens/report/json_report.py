@@ -160,6 +160,10 @@ PROMETHEUS, OTLP = ".prom", ".jsonl"
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
+#: Of the texts of Prometheus' labels.
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"'})
+
+
 class Metric(Record, frozen=True, kw_only=True):
     """A gauge: ``name`` without the prefix, in base units (seconds, ratio)."""
 
@@ -190,16 +194,16 @@ def _metrics(summary: Summary) -> Iterator[Metric]:
         name="coverage_ratio", about="Share of device time with a perf model.", unit="1",
         value=summary.coverage.perf_model,
     )  # fmt: skip
+    about = "Summed durations of a category's device events, per step where there are steps."
     for row in summary.categories:
-        label = (("category", row.name),)
-        about = "Summed durations of a category's device events, per step where there are steps."
-        yield Metric(name="category_seconds", about=about, unit="s", value=_seconds(row.time_us), labels=label)
+        of: Labels = (("category", row.name),)
+        yield Metric(name="category_seconds", about=about, unit="s", value=_seconds(row.time_us), labels=of)
+    about = "Roofline over measured time of a category."
     for row in summary.categories:
-        about = "Roofline over measured time of a category."
-        label = (("category", row.name),)
-        yield Metric(name="category_roofline_ratio", about=about, unit="1", value=row.of_roofline, labels=label)
+        of = (("category", row.name),)
+        yield Metric(name="category_roofline_ratio", about=about, unit="1", value=row.of_roofline, labels=of)
+    about = "What a finding could gain, per step where there are steps."
     for found in summary.findings:
-        about = "What a finding could gain, per step where there are steps."
         of = (("finding", found.id), ("op", found.op or ""))
         yield Metric(name="finding_gain_seconds", about=about, unit="s", value=_seconds(found.gain_us), labels=of)
 
@@ -219,7 +223,8 @@ def exposition(metrics: Iterable[Metric], common: Labels = ()) -> str:
         if name not in named:
             lines += [f"# HELP {name} {terminal_text(metric.about)}", f"# TYPE {name} gauge"]
             named.add(name)
-        labels = ",".join(f'{key}="{_label(text)}"' for key, text in (*common, *metric.labels))
+        texts = ((key, terminal_text(text)) for key, text in (*common, *metric.labels))
+        labels = ",".join(f'{key}="{text.translate(_ESCAPED)}"' for key, text in texts)
         if f"{name}{labels}" not in seen:  # two findings of one kind and op are one series
             lines.append(f"{name}{{{labels}}} {metric.value!r}")
             seen.add(f"{name}{labels}")
@@ -273,10 +278,6 @@ def of_trace(summary: Summary) -> Labels:
 
 def _attributes(labels: Labels) -> list[dict[str, object]]:
     return [{"key": key, "value": {"stringValue": text}} for key, text in labels]
-
-
-def _label(text: str) -> str:
-    return terminal_text(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _seconds(time_us: float | None) -> float | None:

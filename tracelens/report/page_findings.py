@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.intervals import Bools
 from tracelens.analysis.sheets import coll_analysis, device_memory, perf_summary
 from tracelens.analysis.sheets.device_timeline import IDLE_CAUSES_TITLE
 from tracelens.analysis.verdict.summary import Evidence, Finding, FixesTogether, Said, Summary
@@ -31,14 +30,6 @@ _MOST_ROWS, _MOST_COLUMNS = 5, 9
 _OPS_TITLE = perf_summary.UNIFIED_PERF_SUMMARY_TITLE
 #: Findings about communication without rows of their own.
 _OF_COMMUNICATION = "exposed_communication"
-
-
-def severity(finding: Finding, summary: Summary) -> str | None:
-    """A word for the share of the step that a finding gains at most; None where either is not known."""
-    whole_us = summary.steps.time_us if summary.steps is not None else summary.busy.total_us if summary.busy else None
-    if finding.gain_us is None or not whole_us:
-        return None
-    return next(word for word, least in SEVERITIES if finding.gain_us >= least * whole_us)
 
 
 def look_here_first(summary: Summary, read: SheetRows) -> Markup | None:
@@ -86,9 +77,12 @@ def _cells(number: int, finding: Finding, summary: Summary) -> Iterator[Markup]:
         tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None,
         tag("div", prose(f"{finding.limited_by}."), class_="remedy") if finding.limited_by else None,
     )  # fmt: skip
-    gain, word = "not known", severity(finding, summary)
+    gain, word = "not known", None
     if finding.gain_us is not None:
         gain = f"{shown_ms(finding.gain_us)} ms"
+        whole_us = summary.steps.time_us if summary.steps else summary.busy.total_us if summary.busy else None
+        # A word for the share of the step that it gains at most, where the step is known
+        word = next(each for each, least in SEVERITIES if finding.gain_us >= least * whole_us) if whole_us else None
     yield tag(
         "td", gain, " ", tag("span", word, class_=f"pill {word}") if word else None, class_="n", data_label="gain up to"
     )
@@ -113,20 +107,14 @@ def _evidence(finding: Finding, read: SheetRows, shown: Mapping[str, ShownRows])
         for said in (*finding.figures, *finding.limit_figures)
     ]
     said = scrolled(headings("figure", "value", figures=("value",)), figures, kind="said") if figures else None
+    notes = (("How the gain is computed", finding.computed), ("Wrong when", finding.wrong_when))
     content = joined(
         said,
         [_rows_of(shown[title], at[:_MOST_ROWS]) for title, at in read.behind(finding).items()],
-        list(_notes(finding)),
+        [tag("p", tag("strong", f"{label}: "), prose(text)) for label, text in notes if text],
+        tag("p", tag("strong", "Next: "), tag("code", shown_text(finding.command))) if finding.command else None,
     )
     return tag("details", tag("summary", "evidence"), content, class_="evidence") if content else None
-
-
-def _notes(finding: Finding) -> Iterator[Markup]:
-    for label, text in (("How the gain is computed", finding.computed), ("Wrong when", finding.wrong_when)):
-        if text:
-            yield tag("p", tag("strong", f"{label}: "), prose(text))
-    if finding.command:
-        yield tag("p", tag("strong", "Next: "), tag("code", shown_text(finding.command)))
 
 
 def _rows_of(shown: ShownRows, at: list[int]) -> Markup:
@@ -234,7 +222,11 @@ def finding_data(
     copied: list[int] = []
     if analysis is not None:
         activity = analysis.activity
-        sent, copied = (_categories(analysis, mask, pool) for mask in (activity.communication, activity.memcpy))
+        texts, codes = analysis.event_category.texts, analysis.event_category.code
+        sent, copied = (
+            [pool.add(texts[code]) for code in np.unique(codes[mask]).tolist()]
+            for mask in (activity.communication, activity.memcpy)
+        )
     made = []
     for finding in summary.findings:
         found = [row for row in read.behind(finding).get(_OPS_TITLE, []) if row < rows]
@@ -247,9 +239,3 @@ def finding_data(
             "categories": [] if found else categories,
         })  # fmt: skip
     return made
-
-
-def _categories(analysis: Analysis, events: Bools, pool: Pool) -> list[int]:
-    """The categories of these device events (a mask)."""
-    category = analysis.event_category
-    return [pool.add(category.texts[code]) for code in np.unique(category.code[events]).tolist()]

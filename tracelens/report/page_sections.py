@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from tracelens.analysis.page_charts import CLOCK, Drilldown, Icicle, Roofs, StepTimeline
 from tracelens.analysis.sheets import device_timeline, perf_summary
 from tracelens.analysis.step_rectangles import MAX_LEVELS
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, FixesTogether, Steps, Summary, Throughput
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, FixesTogether, Steps, Summary
 from tracelens.files.cells import Value, plain_rows, plain_value, plain_values
 from tracelens.files.safe_text import short_kernel_name, trace_name
 from tracelens.report import charts, figures
@@ -72,7 +72,10 @@ class PageTable(Record, frozen=True, kw_only=True):
                     "limit": column.look == "of_limit",
                     "hidden": self._is_hidden(column),
                     "shown": _shortened(cells) if column.key in _NAMES else None,
-                    "values": [_compact(value) for value in cells],
+                    "values": [
+                        plain_value(float(f"{value:.{_DIGITS}g}")) if isinstance(value, float) else value
+                        for value in cells
+                    ],
                 }
                 for column, cells in zip(self.columns, values, strict=True)
             ]
@@ -110,16 +113,13 @@ def page_table(key: str, sheet: Sheet | None, keys: Iterable[str], max_rows: int
     by_key = {column.key: column for column in sheet.columns}
     frame = sheet.frame.head(max_rows)
     shown = [by_key[key] for key in keys if key in by_key and not frame[key].isna().all()]
-    cells = [[_shown_value(value) for value in plain_values(frame[column.key])] for column in shown]
+    cells: list[list[Value]] = []
+    for column in shown:
+        values = (str(value).upper() if isinstance(value, bool) else value for value in plain_values(frame[column.key]))
+        cells.append([shown_text(value) if isinstance(value, str) else value for value in values])
     return PageTable(
         key=key, columns=tuple(shown), rows=tuple(zip(*cells, strict=True)), total=len(sheet.frame), sheet=sheet.title
     )
-
-
-def _shown_value(value: Value) -> Value:
-    if isinstance(value, bool):
-        return str(value).upper()
-    return shown_text(value) if isinstance(value, str) else value
 
 
 def column_cell(column: TableColumn, value: Value, *, is_hidden: bool = False) -> Markup:
@@ -134,12 +134,6 @@ def column_cell(column: TableColumn, value: Value, *, is_hidden: bool = False) -
 
 def _decimals(column: TableColumn) -> int:
     return len(column.number_format.partition(".")[2]) if column.number_format != "General" else 0
-
-
-def _compact(value: Value) -> Value:
-    if isinstance(value, bool) or not isinstance(value, float):
-        return value
-    return plain_value(float(f"{value:.{_DIGITS}g}"))
 
 
 #: Lines of a list of notices; an extension can fail in very many ways.
@@ -191,8 +185,12 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
             "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
             texts()["busy_tile"],
         )  # fmt: skip
-    if summary.throughput is not None:
-        yield _throughput_tile(summary.throughput)
+    if (rate := summary.throughput) is not None:
+        value, _, of = figures.headline_text(rate).partition(" of ")
+        run, title = figures.while_matrix_ops_run(rate), "Share of peak" if value else "Throughput"
+        below = f"of {of}; {run}" if value else run
+        note = texts()["throughput_tile"].format(tflops_s=shown_rate(rate.tflops_s))
+        yield _tile(title, value or f"{shown_rate(rate.tflops_s)} TFLOPS/s", below, note)
     used = summary.utilization
     if used is not None and used.mfu is not None:
         mark = " (!)" if figures.is_impossible(used.mfu) else ""
@@ -244,15 +242,6 @@ def _time_tile(steps: Steps | None, busy: Busy | None, together: FixesTogether |
             "Window", f"{shown_ms(busy.total_us)} ms", "no steps were annotated",
             "From the start of the first device event to the end of the last.",
         )  # fmt: skip
-
-
-def _throughput_tile(rate: Throughput) -> Markup:
-    value, _, of = figures.headline_text(rate).partition(" of ")
-    run = figures.while_matrix_ops_run(rate)
-    note = texts()["throughput_tile"].format(tflops_s=shown_rate(rate.tflops_s))
-    if not value:
-        return _tile("Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s", run, note)
-    return _tile("Share of peak", value, f"of {of}; {run}", note)
 
 
 def _tile(title: str, value: Content, below: str, note: str) -> Markup:

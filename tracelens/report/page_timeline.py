@@ -15,7 +15,7 @@ from tracelens.analysis.idle.idle_time import CAUSES
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.page_charts import StepTimeline
 from tracelens.analysis.sheets.priced_calls import UNLINKED_NAME
-from tracelens.analysis.step_rectangles import HostLanes, StepIdle
+from tracelens.analysis.step_rectangles import HostLanes
 from tracelens.files.safe_text import short_kernel_name
 from tracelens.report.assembly import Sheet
 from tracelens.report.document import shown_text
@@ -136,7 +136,12 @@ def timeline_data(
                 key: np.concatenate((host.get(key, np.full(len(drawn.host.row), -1)), columns[key])) for key in columns
             }
             labels = [*_thread_labels(drawn.host, analysis.trace.table), *labels]
-        idle = None if drawn.idle is None else _idle_columns(drawn.idle, pool)
+        idle = None
+        if (spans := drawn.idle) is not None:
+            length = spans.end_ns - spans.start_ns
+            # Over the rectangles of idle time; ``less``: what the device was idle less than the rectangle is long
+            idle = {"start": spans.start_ns, "length": length, "less": length - spans.idle_ns,
+                    "cause": pool.codes(CAUSES, spans.cause)}  # fmt: skip
         made.append({
             # Of its clock, in which ns are more than a number of the script can be
             "step": drawn.step, "first": str(drawn.first_ns), "duration": drawn.duration_ns, "lanes": labels,
@@ -189,12 +194,3 @@ def _thread_labels(host: HostLanes, table: TraceTable) -> list[dict[str, Any]]:
         name = (table.thread_names.get(table.lanes[lane]) or f"thread {table.lanes[lane][1]}").partition(" (")[0]
         made.append({"label": shown_text(name), "levels": host.levels[number], "host": True})
     return made
-
-
-def _idle_columns(drawn: StepIdle, pool: Pool) -> dict[str, Ints]:
-    """Over the rectangles of idle time; ``less``: what the device was idle less than the rectangle is long."""
-    length = drawn.end_ns - drawn.start_ns
-    return {
-        "start": drawn.start_ns, "length": length, "less": length - drawn.idle_ns,
-        "cause": pool.codes(CAUSES, drawn.cause),
-    }  # fmt: skip

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tracelens.predict.projection.project import Result
     from tracelens.predict.projection.search.request import Answer, Reason
     from tracelens.predict.projection.step import Projection
-    from tracelens.predict.workload.parallel_config import ParallelConfig
 
 _PARTS_OF_STEP = {
     "gemm": "GEMM", "memory": "memory-bound ops", "routing": "routing of tokens", "experts": "GEMM of experts",
@@ -47,6 +46,8 @@ def step_text(result: Result) -> str:
     mfu = "" if found.mfu is None else f", MFU {shown_percent(found.mfu)} of the {p.computed_in.label} data sheet rate"
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
     routed = "" if found.model.experts is None else f", routing {p.skew}"
+    kept = f", {p.gradients} gradients" * (p.gradients != "fp32") + f", {p.moments} moments" * (p.moments != "fp32")
+    kept += ", fp8 inputs of activations" * (p.activation_inputs != "bf16")
     lines = [] if result.split is None else [result.split.sentence]
     lines += [f"does not fit: {found.infeasible}"] if found.infeasible else []
     lines += [
@@ -54,7 +55,7 @@ def step_text(result: Result) -> str:
         (
             f"  tp {p.tp} pp {p.pp} vpp {p.vpp} cp {p.cp} dp {p.dp} ep {p.ep} etp {p.etp}, ZeRO {p.zero}, "
             f"{_batches(p.micro_batches)} of {p.micro_batch} x {found.sequence:,} tokens, {p.precision}"
-            f"{_kept_narrow(p)}, recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
+            f"{kept}, recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
         f"  {found.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, {found.tflops_gpu:,.0f} TFLOPS/GPU{mfu}",
         *(f"  {line}" for line in expected_of_step(result)),
@@ -123,13 +124,6 @@ def expected_of_step(result: Result) -> list[str]:
     if expected.beyond:
         said = f"no fitted step has {', '.join(expected.beyond)}: the interval is wider ({whose})"
     return [said, f"expected within {half} in half of all cases, {most} in 9 of 10"]
-
-
-def _kept_narrow(p: ParallelConfig) -> str:
-    words = [f", {p.gradients} gradients"] * (p.gradients != "fp32") + [f", {p.moments} moments"] * (
-        p.moments != "fp32"
-    )
-    return "".join(words) + ", fp8 inputs of activations" * (p.activation_inputs != "bf16")
 
 
 def _memory(result: Result) -> list[str]:
@@ -276,15 +270,11 @@ def _winner(found: Answer) -> list[str]:
     width = max(map(len, names), default=0)
     for name, reason in zip(names, reasons, strict=True):
         energy = "" if reason.more_energy is None else f"energy {shown_change(reason.more_energy)}, time "
-        lines.append(f"  {name:<{width}}  {energy}{shown_change(reason.slower)}: {_parts_of(reason)}")
+        # The parts of the step that change most; with those that shrink, as they may nearly outweigh the others
+        most = sorted(reason.parts_s.items(), key=lambda part: -abs(part[1]))[:_CHANGES]
+        changed = (f"{_PARTS[part]} {s:+.3f} s" for part, s in most if abs(s) >= abs(most[0][1]) * _MINOR_CHANGE)
+        lines.append(f"  {name:<{width}}  {energy}{shown_change(reason.slower)}: {', '.join(changed)}")
     return lines
-
-
-def _parts_of(reason: Reason) -> str:
-    """The parts of the step that change most; with those that shrink, as they may nearly outweigh the others."""
-    ordered = sorted(reason.parts_s.items(), key=lambda part: -abs(part[1]))
-    least = abs(ordered[0][1]) * _MINOR_CHANGE
-    return ", ".join(f"{_PARTS[name]} {change:+.3f} s" for name, change in ordered[:_CHANGES] if abs(change) >= least)
 
 
 def _refined(found: Answer, step_s: float) -> list[str]:
@@ -456,7 +446,13 @@ def pipeline_chart(ran: Run) -> Markup:
     ranks = min(len(ran.tasks), MAX_RANKS)
     height = ranks * _PIPELINE_ROW + _BELOW
     scale = (_PIPELINE_WIDTH - _LEFT) / ran.step_us
-    drawn = [*_axis(ran.step_us, ranks * _PIPELINE_ROW)]
+    drawn, step_ms, bottom = [], ran.step_us / US_PER_MS, ranks * _PIPELINE_ROW
+    for value in round_ticks(step_ms):
+        if value <= step_ms:
+            x = _LEFT + value / step_ms * (_PIPELINE_WIDTH - _LEFT)
+            anchor = "middle" if 0 < value < 0.97 * step_ms else "end" if value else "start"
+            drawn.append(tag("line", x1=x, x2=x, y1=0, y2=bottom, class_="grid"))
+            drawn.append(tag("text", f"{value:,.6g} ms", x=x, y=bottom + 18, class_="tick", text_anchor=anchor))
     for rank in range(ranks):
         y = rank * _PIPELINE_ROW
         drawn.append(
@@ -483,16 +479,6 @@ def _boxes(ran: Run, rank: int, most: int) -> Iterator[tuple[float, float, str, 
     (_, norm_us), (_, sum_us), _ = finish.ops
     for begin, end in ((ends[-1], finish.reduced_us + norm_us), (finish.summed_us - sum_us, finish.end_us)):
         yield begin, end, _FINISH[1], _FINISH[0]
-
-
-def _axis(step_us: float, bottom: float) -> Iterator[Markup]:
-    step_ms = step_us / US_PER_MS
-    for value in round_ticks(step_ms):
-        if value <= step_ms:
-            x = _LEFT + value / step_ms * (_PIPELINE_WIDTH - _LEFT)
-            yield tag("line", x1=x, x2=x, y1=0, y2=bottom, class_="grid")
-            anchor = "middle" if 0 < value < 0.97 * step_ms else "end" if value else "start"
-            yield tag("text", f"{value:,.6g} ms", x=x, y=bottom + 18, class_="tick", text_anchor=anchor)
 
 
 _SWEEP_WIDTH, _LABELS, _FIGURES, _SWEEP_ROW, _TOP = 980.0, 300.0, 150.0, 22.0, 46.0
@@ -566,7 +552,11 @@ def step_page(result: Result) -> bytes:
     ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")
     sections.append(section("ops", "Operations of the busiest rank", table(ops, "Operations")))
     notes = [*expected_of_step(result), *found.notes]
-    facts = [*([] if result.split is None else [result.split.sentence]), *_facts(found)]
+    p = found.parallel
+    degrees = (f"{name} {value}" for name in ("tp", "pp", "cp", "dp", "ep") if (value := getattr(p, name)) > 1)
+    batches = f"{_batches(p.micro_batches)} of {p.micro_batch} x {found.sequence:,} tokens"
+    facts = [] if result.split is None else [result.split.sentence]
+    facts += [f"{p.ranks} x {found.system.device.label}", *degrees, batches, p.precision]
     return Document(title=found.model.label, kind="projected step", facts=facts, tiles=_tiles(found), notes=notes,
                     warnings=warnings, sections=sections).page()  # fmt: skip
 
@@ -581,14 +571,6 @@ def _memory_bars(found: Projection) -> Markup:
     ]  # fmt: skip
     of = "" if capacity is None else f"; the line is at the {capacity / BYTES_PER_GB:,.1f} GB of the device"
     return stacked_bars(rows, f"Peak by stage{of}", 0.0 if capacity is None else capacity / BYTES_PER_GB)
-
-
-def _facts(found: Projection) -> Iterator[str]:
-    p = found.parallel
-    yield f"{p.ranks} x {found.system.device.label}"
-    yield from (f"{name} {value}" for name in ("tp", "pp", "cp", "dp", "ep") if (value := getattr(p, name)) > 1)
-    yield f"{_batches(p.micro_batches)} of {p.micro_batch} x {found.sequence:,} tokens"
-    yield p.precision
 
 
 def _tiles(found: Projection) -> list[tuple[str, str, str]]:

@@ -229,7 +229,10 @@ class StepRecorder:
     def __enter__(self) -> StepRecorder:
         if not self._files.is_wanted():
             return self
-        torch = _torch_profiler()
+        try:
+            torch = importlib.import_module("torch.profiler")
+        except ImportError:
+            raise UsageError("tracelens.profile records with PyTorch: pip install 'tracelens-perf[record]'") from None
         activities = [torch.ProfilerActivity.CPU]
         if torch.ProfilerActivity.CUDA in torch.supported_activities():
             activities.append(torch.ProfilerActivity.CUDA)
@@ -368,13 +371,6 @@ def _number(name: str) -> int | None:
 
 def _is_child() -> bool:
     return multiprocessing.parent_process() is not None
-
-
-def _torch_profiler() -> Any:
-    try:
-        return importlib.import_module("torch.profiler")
-    except ImportError:
-        raise UsageError("tracelens.profile records with PyTorch: pip install 'tracelens-perf[record]'") from None
 
 
 class TrainerCallback:

@@ -149,13 +149,6 @@ def picture(result: RouteResult) -> str:
     return "\n".join((*parts, "</svg>"))
 
 
-def matrix_picture(result: RouteResult) -> str:
-    """The matrix and the bars below it, without title and figures."""
-    shape = f"0 {_TOP - 22:g} {_LEFT + _SIDE + 10:g} {_SIDE + _BARS + 60:g}"
-    name = f"{_title(result)}: who sends how much to whom"
-    return "\n".join((f'<svg viewBox="{shape}" role="img" aria-label="{name}">', *_matrix(result), "</svg>"))
-
-
 def blocks_of(result: RouteResult) -> tuple[NDArray[np.float64], int]:
     """Bytes from rank to rank, and how many ranks a row stands for."""
     matrix = result.traffic.wire_bytes
@@ -168,23 +161,8 @@ def _matrix(result: RouteResult) -> Iterator[str]:
     blocks, step = blocks_of(result)
     ranks = result.frames["ranks"]
     edges = np.arange(0, len(ranks), step)
-    yield from _heat_map(blocks, step)
-    # Rank numbers at both sides, at most eight
-    cells = len(blocks)
+    cells, top = len(blocks), float(blocks.max(initial=0)) or 1.0
     cell, every = _SIDE / cells, max(1, -(-cells // 8))
-    for index in range(0, cells, every):
-        middle = (index + 0.5) * cell
-        yield _text(_LEFT - 6, _TOP + middle + 4, str(index * step), anchor="end")
-        yield _text(_LEFT + middle, _TOP - 4, str(index * step), anchor="middle")
-    yield from _node_borders(result, len(ranks))
-    after = "routings_eplb" if "routings_eplb" in ranks else None
-    routings = np.add.reduceat(ranks.routings.to_numpy(float), edges)
-    balanced = None if after is None else np.add.reduceat(ranks[after].to_numpy(float), edges)
-    yield from _bars(routings, balanced)
-
-
-def _heat_map(blocks: NDArray[np.float64], step: int) -> Iterator[str]:
-    cell, top = _SIDE / len(blocks), float(blocks.max(initial=0)) or 1.0
     for (row, column), nbytes in np.ndenumerate(blocks):
         x, y = _LEFT + column * cell, _TOP + row * cell
         yield (
@@ -192,17 +170,21 @@ def _heat_map(blocks: NDArray[np.float64], step: int) -> Iterator[str]:
             f'fill-opacity="{nbytes / top:.3f}">'
             f"<title>{row * step} to {column * step}: {nbytes:,.0f} bytes</title></rect>"
         )
-
-
-def _node_borders(result: RouteResult, ranks: int) -> Iterator[str]:
-    """Lines between nodes, up to 32 of them."""
-    per_node = result.summary.get("ranks_per_node") or ranks
-    if not 1 < ranks // per_node <= 32:
-        return
-    for border in range(per_node, ranks, per_node):
-        at = _SIDE * border / ranks
+    # Rank numbers at both sides, at most eight
+    for index in range(0, cells, every):
+        middle = (index + 0.5) * cell
+        yield _text(_LEFT - 6, _TOP + middle + 4, str(index * step), anchor="end")
+        yield _text(_LEFT + middle, _TOP - 4, str(index * step), anchor="middle")
+    per_node = result.summary.get("ranks_per_node") or len(ranks)
+    # Lines between nodes, up to 32 of them
+    for border in range(per_node, len(ranks), per_node) if 1 < len(ranks) // per_node <= 32 else ():
+        at = _SIDE * border / len(ranks)
         yield _line(_LEFT + at, _TOP, _LEFT + at, _TOP + _SIDE)
         yield _line(_LEFT, _TOP + at, _LEFT + _SIDE, _TOP + at)
+    after = "routings_eplb" if "routings_eplb" in ranks else None
+    routings = np.add.reduceat(ranks.routings.to_numpy(float), edges)
+    balanced = None if after is None else np.add.reduceat(ranks[after].to_numpy(float), edges)
+    yield from _bars(routings, balanced)
 
 
 def _bars(routings: NDArray[np.float64], balanced: NDArray[np.float64] | None) -> Iterator[str]:
@@ -276,7 +258,11 @@ def route_page(result: RouteResult) -> bytes:
         ("Busiest expert", f"{figures['expert_imbalance']:.2f} x", "the mean"),
         ("Busiest rank", f"{figures['rank_imbalance']:.2f} x", "the mean"),
     ]
-    drawn = tag("div", Markup(matrix_picture(result)), class_="wide picture square", tabindex="0")
+    # The matrix and the bars below it, without title and figures
+    shape = f"0 {_TOP - 22:g} {_LEFT + _SIDE + 10:g} {_SIDE + _BARS + 60:g}"
+    name = f"{title}: who sends how much to whom"
+    svg = "\n".join((f'<svg viewBox="{shape}" role="img" aria-label="{name}">', *_matrix(result), "</svg>"))
+    drawn = tag("div", Markup(svg), class_="wide picture square", tabindex="0")
     most = blocks_of(result)[0].max(initial=0)
     said = f"Bytes of the dispatch from rank (down) to rank (right); the darkest cell is {most:,.0f} bytes."
     traffic = section("traffic", "Traffic", tag("p", said), drawn)

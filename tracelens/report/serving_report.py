@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,8 +145,10 @@ def _curve_facts(curve: LoadCurve) -> Iterator[str]:
     yield f"SLO: {KEPT_BY:.0%} of requests within {curve.objectives} ({source})".replace("%", " %")
     broken, last = curve.broken, curve.points[-1]
     if broken is None:
+        deployment, ranks = last.result.experiment.deployment, last.result.experiment.options.replicas
+        is_full = last.concurrency >= deployment.engine.max_num_seqs * deployment.parallelism.dp * ranks
         why = f"the engine decodes {last.concurrency} requests at once (--max-num-seqs)"
-        yield f"The SLO does not break: {why if _is_full(last) else 'the curve ends there (--requests, --sweep)'}"
+        yield f"The SLO does not break: {why if is_full else 'the curve ends there (--requests, --sweep)'}"
     else:
         yield f"The SLO breaks at {broken.at_once}: {_broke(broken, curve)}; {_bound_by(broken)}"
     asked = curve.points[0].result.outcome.requests
@@ -159,12 +161,6 @@ def _curve_facts(curve: LoadCurve) -> Iterator[str]:
     said = f"{min(counts):,} to {max(counts):,}" if min(counts) < max(counts) else f"{counts[0]:,}"
     level = ", ".join(curve.experiment.options.levels)
     yield f"Each line simulates a closed loop of {said} requests (--requests) at level of detail {level} (--lod)"
-
-
-def _is_full(point: LoadPoint) -> bool:
-    experiment = point.result.experiment
-    ranks = experiment.deployment.parallelism.dp * experiment.options.replicas
-    return point.concurrency >= experiment.deployment.engine.max_num_seqs * ranks
 
 
 def _broke(point: LoadPoint, curve: LoadCurve) -> str:
@@ -437,15 +433,13 @@ def scenarios_text(found: list[ScenarioComparison]) -> str:
     for title, cells in rows:
         shown = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         lines.append(f"{title:<28} {shown}")
-    lines += [f"{each.scenario.name}: {_where(each.high)}" for each in found]
+    for each in found:
+        total = int(each.high["events"] or 1)
+        compute, sent = (
+            f"{100 * int(each.high[f'{what}_events'] or 0) / total:.0f} %" for what in ("compute", "transfer")
+        )
+        lines.append(f"{each.scenario.name}: in detail {compute} of events are compute, {sent} link transfers")
     return "\n".join([*lines, conclusion(found)])
-
-
-def _where(figures: Mapping[str, float | int | None]) -> str:
-    compute, transfer = int(figures["compute_events"] or 0), int(figures["transfer_events"] or 0)
-    total = int(figures["events"] or 1)
-    shares = f"{100 * compute / total:.0f} % of events are compute, {100 * transfer / total:.0f} % link transfers"
-    return f"in detail {shares}"
 
 
 _LATENCIES = (("ttft", "to the first token"), ("tpot", "per token"), ("itl", "between tokens"), ("e2e", "end to end"))

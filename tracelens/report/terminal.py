@@ -42,7 +42,10 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     """
     above = [*_header(summary, seconds), *_coverage(summary)]
     wrote = [_Row(text=f" wrote {entry}") for entry in written[:2]]
-    least = _categories_to_name(summary)
+    # How many lines of categories, that of all others included, until a tenth of their time at most has no name
+    shares = sorted((row.share for row in summary.categories), reverse=True)
+    unnamed = _UNNAMED * sum(shares)
+    least = next((count + 1 for count in range(len(shares)) if sum(shares[count:]) <= unnamed), len(shares))
     rows: list[_Row] = []
     # All notices but the first go, then what to try, then small categories, the last findings and their names: never
     # the categories that most of the time is in
@@ -203,14 +206,6 @@ def _lines(text: str, style: str, first: str = " ", width: int = WIDTH - 4, line
         head, *more = _wrapped(text, width, lines)
         yield _Row(text=f"{first}{head}", style=style)
         yield from (_Row(text=f"   {line}", style=style) for line in more)
-
-
-def _categories_to_name(summary: Summary) -> int:
-    """How many lines, that of all others included, until a tenth of the categories' time at most has no name."""
-    shares = sorted((row.share for row in summary.categories), reverse=True)
-    most = _UNNAMED * sum(shares)
-    named = next((count for count in range(len(shares)) if sum(shares[count:]) <= most), len(shares))
-    return named if named == len(shares) else named + 1
 
 
 def _bar(share: float) -> str:

@@ -262,15 +262,12 @@ def _findings(summary: Summary) -> Iterator[Line]:
             if text:
                 yield _row(f"    {label}", None, None, text)
         for figure in finding.figures:
-            yield _figure(figure.what, figure.value, figure.unit)
-
-
-def _figure(what: str, value: float, unit: str) -> Line:
-    """A figure of a finding: a share in percent, else with its unit in brackets."""
-    if unit == "share":
-        return _row(f"    {what}", value, number_format=PERCENT)
-    shown = {"count": "", "ratio": "", "us": " (µs)"}.get(unit, f" ({unit})")
-    return _row(f"    {what}{shown}", value, number_format=COUNT if unit == "count" else "#,##0.0")
+            # A share in percent, else with its unit in brackets
+            shape, unit = PERCENT, ""
+            if figure.unit != "share":
+                shape = COUNT if figure.unit == "count" else "#,##0.0"
+                unit = {"count": "", "ratio": "", "us": " (µs)"}.get(figure.unit, f" ({figure.unit})")
+            yield _row(f"    {figure.what}{unit}", figure.value, number_format=shape)
 
 
 def _together(summary: Summary) -> Iterator[Line]:
@@ -504,6 +501,10 @@ def _worksheet(part: _Part, styles: Styles, scope: str) -> Worksheet:
     header = xlsx.row_xml(1, 8 + 14 * lines, headers, [styles.index(_HEADER)] * len(columns)).encode()
     body = _rows(part, [_column_styles(column, styles, is_first=i == 0) for i, column in enumerate(columns)])
     bars = charted_columns(columns)
+    # What each column means; the first also says what a row is and what the totals are of
+    notes = [column.note for column in columns]
+    of = "" if sheet.text.startswith(OF_WHOLE_FILE) or not scope else f" Scope: {scope}."
+    notes[:1] = [f"{sheet.text}{of} {note}".strip() for note in notes[:1]]
     return Worksheet(
         title=part.title,
         rows=chain([header], body),
@@ -514,18 +515,11 @@ def _worksheet(part: _Part, styles: Styles, scope: str) -> Worksheet:
         rules=list(_rules(columns, rows + 1)),
         notes=[
             Note(column=number, text=text, height=28 + 18 * math.ceil(len(text) / 42))
-            for number, text in enumerate(_notes(sheet, scope), 1)
+            for number, text in enumerate(notes, 1)
             if text
         ],
         chart=share_chart(part.title, bars, rows, len(columns) + 2, sheet.text) if bars else None,
     )
-
-
-def _notes(sheet: Sheet, scope: str) -> Iterator[str]:
-    """Per column what it means; the first also says what a row is and what the totals are of."""
-    of = "" if sheet.text.startswith(OF_WHOLE_FILE) or not scope else f" Scope: {scope}."
-    for column in sheet.columns:
-        yield f"{sheet.text}{of} {column.note}".strip() if column is sheet.columns[0] else column.note
 
 
 def _column_styles(column: TableColumn, styles: Styles, *, is_first: bool) -> ColumnStyles:
@@ -583,19 +577,15 @@ def _width(column: TableColumn, values: Sequence[Value], *, is_first: bool) -> f
         extremes = numbers if column.number_format in _UNFORMATTED else (min(numbers), max(numbers))
         longest = max(longest, *(_printed_length(value, column) for value in extremes))
     cap = column.width if texts else _WIDEST_NUMBER
-    word = max(len(word) for word in _header_words(column.title))
+    word = max(map(len, column.title.split()), default=0)
     width = max(min(longest, cap) + 1.5, min(word, 26) + 3.5, _NARROWEST)
     return round(max(width, 18.0) if is_first else width, 1)
-
-
-def _header_words(header: str) -> list[str]:
-    return header.split() or [""]
 
 
 def _header_lines(header: str, width: float) -> int:
     """Lines a header takes at a width; the filter button covers about three characters."""
     lines, used = 1, 0.0
-    for word in _header_words(header):
+    for word in header.split():
         pieces = max(1, math.ceil(len(word) / max(1.0, width - 3)))
         if used and used + 1 + len(word) > width - 3:
             lines, used = lines + 1, 0.0

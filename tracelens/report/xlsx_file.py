@@ -10,6 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -122,10 +123,8 @@ class _CellText:
         if value is None or value == "":
             return ""
         if not isinstance(value, str):
-            if isinstance(value, bool):
-                return f'<c r="{self._letter}{row}" s="{self._styles.number}"{_content(value)}'
             if not _is_beyond_excel(value):
-                return f'<c r="{self._letter}{row}" s="{self._styles.number}"><v>{value!r}</v></c>'
+                return f'<c r="{self._letter}{row}" s="{self._styles.number}"{_content(value)}'
             value = str(value)
         rest = self._texts.get(value)
         if rest is None:
@@ -236,6 +235,8 @@ def _counted(name: str, elements: Iterable[str]) -> str:
 
 RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _NOTE_WIDTH = 300
+#: English metric units, in which drawings are measured.
+_EMU_PER_CM = 360_000
 _AUTHOR = "tracelens"
 
 
@@ -254,10 +255,6 @@ class Chart(Record, frozen=True, kw_only=True):
     column: int
     width_cm: float
     height_cm: float
-
-    def drawing_xml(self) -> str:
-        width, height = (round(cm * 360_000) for cm in (self.width_cm, self.height_cm))
-        return part("drawing", column=self.column - 1, width=width, height=height)
 
 
 #: Characters that stay readable on a page's width.
@@ -358,9 +355,6 @@ class Worksheet(Record, frozen=True, kw_only=True):
             f"<commentList>{notes}</commentList></comments>"
         )
 
-    def shapes_vml(self) -> str:
-        return part("shapes", "vml", shapes="".join(_shape(number, note) for number, note in enumerate(self.notes, 1)))
-
 
 def _shape(number: int, note: Note) -> str:
     return (
@@ -410,7 +404,8 @@ def write_xlsx(
         parts.add("xl/_rels/workbook.xml.rels", _relations([*books, ("styles", "styles", "styles.xml")]))
         parts.add("xl/workbook.xml", _workbook(sheets), "workbook")
         parts.add("xl/styles.xml", styles.xml(differences), "styles")
-        parts.add("docProps/core.xml", _core(title), "core")
+        named = f"<dc:title>{escape_xml(xml_text(title))}</dc:title>" if title else ""
+        parts.add("docProps/core.xml", part("properties", named=named), "core")
         parts.add("_rels/.rels", _relations([("workbook", "officeDocument", "xl/workbook.xml")], _CORE))
         parts.add("[Content_Types].xml", parts.types())
 
@@ -446,27 +441,25 @@ class _Parts:
         )
 
     def add_sheet(self, number: int, sheet: Worksheet) -> None:
-        self.add(f"xl/worksheets/sheet{number}.xml", _whole(sheet), "sheet")
+        whole = chain([sheet.head().encode()], sheet.rows, [sheet.tail().encode()])
+        self.add(f"xl/worksheets/sheet{number}.xml", whole, "sheet")
         related = []
         if sheet.notes:
             self.add(f"xl/comments{number}.xml", sheet.comments_xml(), "comments")
-            self.add(f"xl/drawings/vmlDrawing{number}.vml", sheet.shapes_vml())
+            shapes = "".join(_shape(at, note) for at, note in enumerate(sheet.notes, 1))
+            self.add(f"xl/drawings/vmlDrawing{number}.vml", part("shapes", "vml", shapes=shapes))
             related += [("notes", "comments", f"../comments{number}.xml")]
             related += [("shapes", "vmlDrawing", f"../drawings/vmlDrawing{number}.vml")]
-        if sheet.chart is not None:
-            self.add(f"xl/charts/chart{number}.xml", sheet.chart.xml, "chart")
-            self.add(f"xl/drawings/drawing{number}.xml", sheet.chart.drawing_xml(), "drawing")
+        if (chart := sheet.chart) is not None:
+            self.add(f"xl/charts/chart{number}.xml", chart.xml, "chart")
+            width, height = (round(cm * _EMU_PER_CM) for cm in (chart.width_cm, chart.height_cm))
+            drawing = part("drawing", column=chart.column - 1, width=width, height=height)
+            self.add(f"xl/drawings/drawing{number}.xml", drawing, "drawing")
             drawn = _relations([("chart", "chart", f"../charts/chart{number}.xml")])
             self.add(f"xl/drawings/_rels/drawing{number}.xml.rels", drawn)
             related += [("chart", "drawing", f"../drawings/drawing{number}.xml")]
         if related:
             self.add(f"xl/worksheets/_rels/sheet{number}.xml.rels", _relations(related))
-
-
-def _whole(sheet: Worksheet) -> Iterable[bytes]:
-    yield sheet.head().encode()
-    yield from sheet.rows
-    yield sheet.tail().encode()
 
 
 def _relations(related: Iterable[tuple[str, str, str]], more: str = "") -> str:
@@ -486,8 +479,3 @@ def _workbook(sheets: Sequence[Worksheet]) -> str:
         f'<workbook xmlns="{MAIN}" xmlns:r="{RELATIONS}"><bookViews><workbookView/></bookViews>'
         f"<sheets>{listed}</sheets>{defined}</workbook>"
     )
-
-
-def _core(title: str) -> str:
-    named = f"<dc:title>{escape_xml(xml_text(title))}</dc:title>" if title else ""
-    return part("properties", named=named)

@@ -22,7 +22,7 @@ from tracelens.analysis.attribution.activity import streams_of
 from tracelens.analysis.attribution.calls import launch_floor_us
 from tracelens.analysis.attribution.host_scopes import FORWARD, OPTIMIZER, PHASES, RECOMPUTE
 from tracelens.analysis.attribution.window import attribute
-from tracelens.analysis.intervals import Bools, Floats, Ints, union_ns
+from tracelens.analysis.intervals import Bools, Ints, union_ns
 from tracelens.analysis.reading.process_groups import attributes_of_calls
 from tracelens.backends.base import System
 from tracelens.comparison.whatif.plan import (
@@ -130,15 +130,13 @@ def larger_batch(plan: ChangePlan, times: float) -> None:
             plan.models[number] = larger
     unknown = (code < 0) & ~subject.activity.communication & (phase != PHASES.index(OPTIMIZER))
     if unknown.any():
-        plan.multiply(unknown, _beyond_a_launch(plan, unknown, times), largest_sigma())
+        # What any kernel takes, however little it does, stays
+        device, duration = subject.recording.device, subject.activity.duration[unknown] / NS_PER_US
+        floor = np.minimum(duration, 0.0 if device is None else launch_floor_us(device))
+        grown = floor + (duration - floor) * times
+        by = np.divide(grown, duration, out=np.ones(len(duration)), where=duration > 0)
+        plan.multiply(unknown, by, largest_sigma())
         plan.note("kernels without a perf model grow with the batch, except for the time of a launch")
-
-
-def _beyond_a_launch(plan: ChangePlan, events: Bools, times: float) -> Floats:
-    """By what these device events grow: what any kernel takes, however little it does, stays."""
-    device, duration = plan.subject.recording.device, plan.subject.activity.duration[events] / NS_PER_US
-    floor = np.minimum(duration, 0.0 if device is None else launch_floor_us(device))
-    return np.divide(floor + (duration - floor) * times, duration, out=np.ones(len(duration)), where=duration > 0)
 
 
 def _larger(model: PerfModel, times: float, rows: set[int], forward: bool) -> PerfModel | None:
@@ -308,7 +306,10 @@ def padded(plan: ChangePlan, multiple: int) -> None:
     """
     codes = [code for code, model in enumerate(plan.models) if type(model) is GEMM]
     models = [model for model in plan.models if type(model) is GEMM]
-    padded_models = [_padded(model, multiple) for model in models]
+    padded_models = []
+    for model in models:
+        m, n, k = (-(-size // multiple) * multiple for size in (model.m, model.n, model.k))
+        padded_models.append(replace(model, m=m, n=n, k=k))
     measured = measured_us(plan)[codes]
     estimate, after = (estimated_us(plan, WorkColumns.of(part)).time_us for part in (models, padded_models))
     aligned = np.array([model == other for model, other in zip(models, padded_models, strict=True)], bool)
@@ -326,11 +327,6 @@ def padded(plan: ChangePlan, multiple: int) -> None:
     plan.note(
         f"{(~aligned & known).sum()} distinct GEMMs are padded; {(aligned & known).sum()} aligned ones show how fast"
     )
-
-
-def _padded(model: GEMM, multiple: int) -> GEMM:
-    m, n, k = (-(-size // multiple) * multiple for size in (model.m, model.n, model.k))
-    return replace(model, m=m, n=n, k=k)
 
 
 #: Every chain, wherever it is.

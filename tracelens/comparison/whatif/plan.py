@@ -398,21 +398,20 @@ def price(plan: ChangePlan) -> None:
     kernels = _per_call(plan, np.ones(len(subject.activity)))
     measured = measured_us(plan)
     if len(codes):
-        found = _estimates(plan, codes.tolist(), old_system, new_system)
-        old = found.old_us
+        (old, new), bytes_ratio, backend = _estimates(plan, codes.tolist(), old_system, new_system)
         floor = np.minimum(kernels[codes] * launch_floor_us(old_device), measured[codes])
         new_floor = floor * launch_floor_us(new_system.device) / launch_floor_us(old_device)
-        after, before = np.fmax(found.new_us * plan.amount[codes], new_floor) + plan.more_us[codes], np.fmax(old, floor)
-        is_known = np.isfinite(old) & np.isfinite(found.new_us) & (before > 0)
+        after, before = np.fmax(new * plan.amount[codes], new_floor) + plan.more_us[codes], np.fmax(old, floor)
+        is_known = np.isfinite(old) & np.isfinite(new) & (before > 0)
         ratio[codes] = np.divide(after, before, out=np.full(len(codes), np.nan), where=is_known)
-        sigma[codes] = _sigmas(plan, codes.tolist(), found.backend, new_system.device)
+        sigma[codes] = _sigmas(plan, codes.tolist(), backend, new_system.device)
         if new_system.device.name != old_device.name:
             # How much of what the estimate misses belongs to the device, and goes with it, is not known
             ratios = np.divide(
                 measured[codes], before, out=np.ones(len(codes)), where=(measured[codes] > 0) & (before > 0)
             )
             sigma[codes] = np.hypot(sigma[codes], np.abs(np.log(ratios)) / 2)
-        by_bytes[codes] = np.where(is_known, np.nan, found.bytes_ratio * plan.amount[codes])
+        by_bytes[codes] = np.where(is_known, np.nan, bytes_ratio * plan.amount[codes])
     code = subject.reading_of_event
     is_changed = np.append(changed, False)[code] & (code >= 0)
     known = np.isfinite(ratio[code]) & is_changed
@@ -422,16 +421,10 @@ def price(plan: ChangePlan) -> None:
         _without_estimate(plan, ~known & ~subject.activity.communication, old_device, new_system.device)
 
 
-class _Estimates(Record, frozen=True, kw_only=True):
-    """Of readings, in us, as they are and are to be, NaN where unknown; who made both, and new over old bytes."""
-
-    old_us: Floats
-    new_us: Floats
-    bytes_ratio: Floats
-    backend: list[str]
-
-
-def _estimates(plan: ChangePlan, codes: list[int], old: System, new: System) -> _Estimates:
+def _estimates(
+    plan: ChangePlan, codes: list[int], old: System, new: System
+) -> tuple[tuple[Floats, Floats], Floats, list[str]]:
+    """Of readings us as they are and are to be, NaN where unknown; new over old bytes; who made both estimates."""
     readings = plan.subject.readings
     before = WorkColumns.of([readings[c].model for c in codes], [readings[c].computed_in for c in codes])  # type: ignore[misc]
     after = WorkColumns.of([plan.models[c] for c in codes], [plan.computed_in[c] for c in codes])  # type: ignore[misc]
@@ -440,9 +433,8 @@ def _estimates(plan: ChangePlan, codes: list[int], old: System, new: System) -> 
     both = np.array([one == other == "tile" for one, other in zip(*(t.backend for t in by_tile), strict=True)])
     moved = np.divide(after.hbm_bytes, before.hbm_bytes, out=np.full(len(codes), np.nan), where=before.hbm_bytes > 0)
     both &= plan.amount[codes] == 1
-    found = [np.where(both, tile.time_us, line.time_us) for tile, line in zip(by_tile, rooflines, strict=True)]
-    backend = ["tile" if one else "roofline" for one in both.tolist()]
-    return _Estimates(old_us=found[0], new_us=found[1], bytes_ratio=moved, backend=backend)
+    us = [np.where(both, tile.time_us, line.time_us) for tile, line in zip(by_tile, rooflines, strict=True)]
+    return (us[0], us[1]), moved, ["tile" if one else "roofline" for one in both.tolist()]
 
 
 def _by_their_bytes(plan: ChangePlan, events: Bools, ratio: Floats) -> None:

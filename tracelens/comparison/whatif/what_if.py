@@ -436,21 +436,15 @@ def _off_by_us(plan: ChangePlan, middle_us: float, sigmas: float, gap: int) -> f
     return float(sum((us - middle_us) ** 2 for us in gained) ** 0.5)
 
 
-class StepByFactor(Record, frozen=True, kw_only=True):
-    """``what``: a step or the window. ``points``: (factor of an op's device time, step in us), each replayed;
-    between two of them the step is off a line by no more than ``_BENT`` of it.
-    """
-
-    what: str
-    points: list[tuple[float, float]]
-
-
 #: Share of the step by which a replay may be off the line between its neighbors, and how often a part is halved for it.
 _BENT, _HALVED = 2e-4, 5
 
 
-def step_by_factor(subject: Subject, selector: str) -> StepByFactor:
-    """How long the step takes when events take from none to twice of their time: what ``--scale`` gives for each."""
+def step_by_factor(subject: Subject, selector: str) -> list[tuple[float, float]]:
+    """How long the step takes when events take from none to twice of their time: what ``--scale`` gives for each.
+
+    As (factor, us), each replayed; between two of them the step is off a line by no more than ``_BENT`` of it.
+    """
     events, before = subject.events_of(selector), step_figures(subject, subject.recording.trace).step_us
 
     def step_us(factor: float) -> float:
@@ -466,8 +460,7 @@ def step_by_factor(subject: Subject, selector: str) -> StepByFactor:
         return [middle]
 
     none, same, twice = ((factor, step_us(factor)) for factor in (0.0, 1.0, 2.0))
-    points = [none, *between(none, same, _HALVED), same, *between(same, twice, _HALVED), twice]
-    return StepByFactor(what="step" if subject.window.complete_steps else "window", points=points)
+    return [none, *between(none, same, _HALVED), same, *between(same, twice, _HALVED), twice]
 
 
 @takes(WhatIfOptions)

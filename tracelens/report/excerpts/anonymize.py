@@ -329,7 +329,10 @@ class Names:
         if name.startswith(_ENGINE) and not name.startswith(2 * _ENGINE):
             return _ENGINE + self._op(name.removeprefix(_ENGINE))
         catalog = self._catalog
-        if name in catalog.bindings or name in catalog.categories or self._is_event(name) or self._is_gradient(name):
+        if name in catalog.bindings or name in catalog.categories or self._is_event(name):
+            return name
+        # An autograd node of PyTorch 1.x (``MaxPool2DWithIndicesBackward``) is that of a known op
+        if name.endswith("Backward") and name.removesuffix("Backward").casefold() in self._known:
             return name
         if PUBLIC_ENGINE_STEPS.match(name):
             return self._words.published(name, digits=_DIGITS_OF_COUNTS)
@@ -342,10 +345,6 @@ class Names:
         optimizer = _OPTIMIZERS.fullmatch(name)
         of_one = optimizer is not None and optimizer["optimizer"] in self._optimizers
         return of_one or name in self._events or PUBLIC_EVENTS.fullmatch(name) is not None
-
-    def _is_gradient(self, name: str) -> bool:
-        """Whether an autograd node of PyTorch 1.x (``MaxPool2DWithIndicesBackward``) is that of a known op."""
-        return name.endswith("Backward") and name.removesuffix("Backward").casefold() in self._known
 
     def _range(self, name: str) -> str:
         if PUBLIC_OPS.match(name) or PUBLIC_ENGINE_STEPS.match(name) or self._is_event(name):

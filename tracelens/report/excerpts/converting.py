@@ -108,7 +108,9 @@ def _collective(table: TraceTable, row: int) -> list[bytes]:
         return []
     found = [_whole("comm_type", _COLLECTIVES[word]), _whole("comm_size", int(elements * dtype.width_bytes))]
     group = said.get("Process Group Name")
-    return [*found, _word("pg_name", group)] if isinstance(group, str) and group else found
+    if isinstance(group, str) and group:
+        found.append(text_field(1, b"pg_name") + text_field(29, group.encode("utf-8", "replace")))
+    return found
 
 
 def _node(node: int, name: str, kind: int, waits: set[int], duration_us: int, attributes: list[bytes]) -> bytes:
@@ -124,10 +126,6 @@ def _flag(name: str, value: bool) -> bytes:
 
 def _whole(name: str, value: int) -> bytes:
     return text_field(1, name.encode()) + number_field(9, value)
-
-
-def _word(name: str, value: str) -> bytes:
-    return text_field(1, name.encode()) + text_field(29, value.encode("utf-8", "replace"))
 
 
 def convert(table: TraceTable, path: Path) -> int:

@@ -144,11 +144,11 @@ class _Recorded:
             covered += share
         if not literals:
             return replace(plain, why=why or "it launched nothing")
-        step = step_by_factor(self._subject, plain.name)
+        step = [(factor, round(us, 3)) for factor, us in step_by_factor(self._subject, plain.name)]
         device = self._subject.recording.device
         recorded = {
             "namespace": found[1], "name": found[2], "device": "an unknown device" if device is None else device.name,
-            "step": {"what": step.what, "us_by_factor": [(f, round(us, 3)) for f, us in step.points]},
+            "step": {"what": "step" if self._subject.window.complete_steps else "window", "us_by_factor": step},
             "calls": literals,
         }  # fmt: skip
         literal = pprint.pformat(recorded, width=110, sort_dicts=False)
@@ -205,16 +205,13 @@ def _argument(shape: Any, dtype: Any, stride: Any, scalar: Any) -> dict[str, Any
         types = (
             list(dtype) if isinstance(dtype, tuple | list) else [None if dtype == "TensorList" else dtype] * len(shape)
         )
-        tensors = [_tensor(s, t, stride[i] if _fits(stride, shape) else None)
+        fits = isinstance(stride, list) and len(stride) == len(shape) and all(isinstance(each, list) for each in stride)
+        tensors = [_tensor(s, t, stride[i] if fits else None)
                    for i, (s, t) in enumerate(zip(shape, types, strict=False))]  # fmt: skip
         return {"kind": "tensors", "tensors": tensors}
     if isinstance(dtype, str) and dtype not in _NO_TENSOR:
         return {"kind": "tensor", **_tensor(shape or [], dtype, stride)}
     return {"kind": "value", "value": _literal(scalar)}
-
-
-def _fits(stride: Any, shape: list[Any]) -> bool:
-    return isinstance(stride, list) and len(stride) == len(shape) and all(isinstance(each, list) for each in stride)
 
 
 def _tensor(shape: Any, dtype: Any, stride: Any) -> dict[str, Any]:
