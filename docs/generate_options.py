@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import tomllib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from tracelens.cli.parsing import groups, meaning, name_of_value
@@ -107,8 +109,19 @@ def _spelled(action: argparse.Action) -> str:
     return f"{names} {name_of_value(action)}" if action.option_strings and action.nargs != 0 else names
 
 
+@cache
+def _in_full() -> dict[tuple[str, str | None], str]:
+    """By name and help of an option: what is said of it here instead. KeyError for an option that there is not."""
+    told = tomllib.loads(PAGE.with_name("options.toml").read_text(encoding="utf-8"))
+    found = {}
+    for verb, texts in told.items():
+        helps = {action.dest: action.help for action in _parser(verb)._actions}
+        found |= {(name, helps[name]): text for name, text in texts.items()}
+    return found
+
+
 def _meaning(action: argparse.Action) -> str:
-    text = getattr(action, "note", "") or meaning(action) % {"default": action.default}
+    text = _in_full().get((action.dest, action.help)) or meaning(action) % {"default": action.default}
     chosen = f" ({', '.join(map(str, action.choices))})" if action.choices and action.metavar else ""
     return text + chosen
 

@@ -52,12 +52,16 @@ def _lines(state: Health) -> list[str]:
     rank = "" if state.rank is None else f", rank {state.rank}"
     ranks = "" if state.world_size is None else f" of {state.world_size}"
     width = max(len(found.name) for found in state.routing)
+    faults = [f"invariant violated: {text}" for text in state.violations]
+    if state.overlaps:
+        faults.append(f"{state.overlaps:,} host events end after their caller; tracelens places them where they fit")
     return [
         f"{state.source}{rank}{ranks}: {state.events:,} events, {state.rows:,} of them complete",
         *(f"{label:<{_LABEL}}{text}" for label, text in _contents(state)),
         "routing fields",
         *(f"  {found.name:<{width}}  {found.found or 'not recorded'}" for found in state.routing),
-        *(f"{label:<{_LABEL}}{text}" for label, text in _faults(state)),
+        *(f"{'damage':<{_LABEL}}{note}" for note in state.damage),
+        *(f"{'op tree':<{_LABEL}}{text}" for text in faults),
     ]
 
 
@@ -78,13 +82,6 @@ def _contents(state: Health) -> Iterator[tuple[str, str]]:
     yield "extensions", ", ".join(state.extensions) or "none needed"
     if state.token_exchanges:
         yield "exchanges", _counts(state.token_exchanges)
-
-
-def _faults(state: Health) -> Iterator[tuple[str, str]]:
-    yield from (("damage", note) for note in state.damage)
-    yield from (("op tree", f"invariant violated: {text}") for text in state.violations)
-    if state.overlaps:
-        yield "op tree", f"{state.overlaps:,} host events end after their caller; tracelens places them where they fit"
 
 
 def _counts(named: Sequence[tuple[str, int]]) -> str:

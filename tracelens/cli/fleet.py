@@ -37,8 +37,11 @@ def run_ingest(args: argparse.Namespace) -> int:
     read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions. Needs pyarrow: pip
     install 'tracelens-perf[lake]'.
     """
+    from tracelens.files.atomic_write import write_whole
     from tracelens.files.executors import open_executor
-    from tracelens.report.lake.ingest import ingest, parts_of
+    from tracelens.files.sql import ready_queries
+    from tracelens.report.fleet_pages import lake_page
+    from tracelens.report.lake.ingest import ask, ingest, parts_of
 
     try:
         with open_executor(args.executor, jobs=args.jobs) as executor:
@@ -52,21 +55,12 @@ def run_ingest(args: argparse.Namespace) -> int:
     say(f"{args.to}: added {found.added} traces, already had {found.known}, left out {len(found.failed)}")
     if not found.added + found.known:
         raise InputError("none of the traces could be read")
-    say(f"wrote {_dashboard(args.to)}")
-    return 0
-
-
-def _dashboard(lake: Path) -> Path:
-    from tracelens.files.atomic_write import write_whole
-    from tracelens.files.sql import ready_queries
-    from tracelens.report.fleet_pages import lake_page
-    from tracelens.report.lake.ingest import ask
-
     queries = ready_queries("tracelens.report.lake")
-    answers = {name: ask(lake, query.statement) for name, query in queries.items()}
-    path = lake / "dashboard.html"
-    write_whole(path, lake_page(lake.resolve().name, answers, {name: query.about for name, query in queries.items()}))
-    return path
+    answers = {name: ask(args.to, query.statement) for name, query in queries.items()}
+    page = lake_page(args.to.resolve().name, answers, {name: query.about for name, query in queries.items()})
+    write_whole(args.to / "dashboard.html", page)
+    say(f"wrote {args.to / 'dashboard.html'}")
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

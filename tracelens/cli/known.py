@@ -46,7 +46,12 @@ def run_extensions(args: argparse.Namespace) -> int:
         return 0
     if args.action == "new":
         return _begin(args)
-    _show(load_extension(args.extension))
+    extension = load_extension(args.extension)
+    say(f"{extension.name} ({extension.origin}) loads")
+    for kind, key, place in extension.additions():
+        say(f"  {kind:<14} {key}  from {place}")
+    if extension.note:
+        say(f"  {extension.note}")
     return 0
 
 
@@ -64,14 +69,6 @@ def _begin(args: argparse.Namespace) -> int:
     write_whole(args.output, text)
     say(f"wrote {args.output}")
     return 0
-
-
-def _show(extension: Extension) -> None:
-    say(f"{extension.name} ({extension.origin}) loads")
-    for kind, key, place in extension.additions():
-        say(f"  {kind:<14} {key}  from {place}")
-    if extension.note:
-        say(f"  {extension.note}")
 
 
 def configure_ops(parser: argparse.ArgumentParser) -> None:

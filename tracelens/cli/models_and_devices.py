@@ -96,7 +96,8 @@ def _show_model(s: ModelSummary) -> None:
         ("kept per sequence", _bytes(s.state_bytes_per_sequence)),
         ("FLOPs per token", f"{_number(s.flops_per_token_total)} at prompts of {s.sequence:,} tokens"),
     ]
-    rows += [(f"  {part.replace('_', ' ')}", _share(flops, s)) for part, flops in s.flops_per_token.items()]
+    shares = {part: f"{100 * flops / s.flops_per_token_total:.1f} %" for part, flops in s.flops_per_token.items()}
+    rows += [(f"  {p.replace('_', ' ')}", f"{_number(s.flops_per_token[p])} ({share})") for p, share in shares.items()]
     if s.mlp_to_attention_ratio is not None:
         rows.append(("feed-forward / token mixing", f"{s.mlp_to_attention_ratio:.2f}"))
     if s.flops_per_image_patch is not None:
@@ -106,10 +107,6 @@ def _show_model(s: ModelSummary) -> None:
         say(f"  {name:<{width}}  {value}")
     for note in s.assumed:
         say_lines(textwrap.fill(note, 110, initial_indent="  note: ", subsequent_indent="    "))
-
-
-def _share(flops: float, s: ModelSummary) -> str:
-    return f"{_number(flops)} ({100 * flops / s.flops_per_token_total:.1f} %)"
 
 
 def _number(value: float) -> str:

@@ -28,7 +28,7 @@ from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.units import shared_by_all
 
 if TYPE_CHECKING:
-    from tracelens.predict.projection.project import BestSplit, Result
+    from tracelens.predict.projection.project import Result
 
 DOES_NOT_FIT = 3
 _MEASURED = "measured steps"
@@ -137,26 +137,19 @@ def _run_one(args: argparse.Namespace) -> int:
 
 
 def _project(args: argparse.Namespace) -> Result:
-    from tracelens.predict.projection.project import project
+    """With the best split where nobody gave one and one fits."""
+    from tracelens.backends.base import System
+    from tracelens.predict.projection.project import best_split, project, ranks_of
 
     asked = options_of(ProjectOptions, args)
-    split = _split(args, asked)
-    if split is None:
-        return project(args.model, args.cluster, asked)
-    return replace(project(args.model, args.cluster, split.on(asked)), split=split)
-
-
-def _split(args: argparse.Namespace, asked: ProjectOptions) -> BestSplit | None:
-    """The best split where nobody gave one; None also where none fits."""
-    from tracelens.backends.base import System
-    from tracelens.predict.projection.project import best_split, ranks_of
-
     if _is_split(args):
-        return None
+        return project(args.model, args.cluster, asked)
     given = option_fields.given_options(args, configure) | set(getattr(args, "swept", ()))
     ModelConfig.load(args.model)  # an unknown name is said before what else is missing
     ranks = ranks_of(System.load(args.cluster), args.cluster, asked.nodes, asked.gpus)
-    return best_split(args.model, args.cluster, asked, ranks=ranks, given=given)
+    split = best_split(args.model, args.cluster, asked, ranks=ranks, given=given)
+    found = project(args.model, args.cluster, asked if split is None else split.on(asked))
+    return replace(found, split=split)
 
 
 def _is_split(args: argparse.Namespace) -> bool:

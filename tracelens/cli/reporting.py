@@ -23,7 +23,6 @@ from tracelens.files.say import Progress, emit, say, say_lines
 from tracelens.report import ReportOptions
 
 if TYPE_CHECKING:
-    from tracelens.predict.workload import ModelConfig
     from tracelens.report.rank_report import RankReport
     from tracelens.report.result import Report
 
@@ -48,16 +47,8 @@ class ReportCommand(ReportOptions):
     )
     open: bool = option("open the page in the browser", False)
     csv: bool = option("also write csv/, one file per table", False)
-    all_sheets: bool = option(
-        "put every table into the workbook, not only the sheets that people read first", False,
-        note="puts every table into the workbook: also calls and kernels under the names of AMD's TraceLens, one sheet "
-        "per category, histograms, single gaps and segments. CSV, JSON, SQL and Python have all tables without it",
-    )  # fmt: skip
-    check: bool = option(
-        "check the report against a second, independent reading of the file", False,
-        note="reads the file a second time by a simple, slow path and checks the report's totals and laws against it; "
-        "contradictions go to stderr (exit code 6)",
-    )  # fmt: skip
+    all_sheets: bool = option("put every table into the workbook, not only the sheets that people read first", False)
+    check: bool = option("check the report against a second, independent reading of the file", False)
     format: str = option(
         "print the verdict (text), report.json, or its main figures as metrics", "text",
         choices=("text", "json", "prometheus", "otlp"),
@@ -90,11 +81,12 @@ def _run(args: argparse.Namespace, output: Path) -> int:
 
     _refuse_output(output, args)
     # Names first: a large trace is not read for a wrong one.
-    asked = replace(
-        options_of(ReportOptions, args),
-        device=HardwareSpec.load(args.device) if args.device else None,
-        model=_model(args.model) if args.model else None,
-    )
+    device = HardwareSpec.load(args.device) if args.device else None
+    asked = replace(options_of(ReportOptions, args), device=device)
+    if args.model:
+        from tracelens.predict.workload import ModelConfig  # 40 modules, and most reports name none
+
+        asked = replace(asked, model=ModelConfig.load(args.model))
     for absence in absences(args.backend):
         say(f"note: {absence}", to_stderr=True)
     started = time.monotonic()
@@ -117,12 +109,6 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     if args.check and not _holds(report, args.trace):
         return CONTRADICTION
     return EXTENSION_FAILED if report.has_failed_extension else 0
-
-
-def _model(name: str) -> ModelConfig:
-    from tracelens.predict.workload import ModelConfig  # 40 modules, and most reports name none
-
-    return ModelConfig.load(name)
 
 
 @contextmanager

@@ -33,11 +33,7 @@ class WhatIfCommand(WhatIfOptions):
     """The options of ``what_if`` and those of the command alone."""
 
     trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
-    output: Path | None = output_option(
-        "write the trace of the changed step",
-        metavar="FILE.json",
-        note="write the trace of the changed step, a Kineto trace that `report` reads (.json or .json.gz)",
-    )
+    output: Path | None = output_option("write the trace of the changed step", metavar="FILE.json")
     format: str = option_fields.output_format("text")
 
 

@@ -439,19 +439,17 @@ class _Rows:
             row = Row(a=tuple(self._calls[0][token]), b=tuple(self._calls[1][token]), how=self._how[token])
         return self._number(key, row)
 
-    def _of_block(self, block: AlignedBlock, sequences: Sequence[list[int]]) -> int:
-        """The row of what became one another."""
-        a, b = (tuple(dict.fromkeys(sequence[position] for position in part))
-                for part, sequence in zip(block[:2], sequences, strict=True))  # fmt: skip
-        return self._number((block.how, a, b), Row(a=a, b=b, how=block.how))
-
     def of_blocks(self, blocks: Iterable[AlignedBlock], one: Ints, other: Ints) -> tuple[Ints, Ints]:
         """The row of each position of two steps; calls that have one already keep it."""
         sequences = one.tolist(), other.tolist()
         result = [-1] * len(one), [-1] * len(other)
         seen = set(self._found[0]), set(self._found[1])
         for block in blocks:
-            number = None if _stays_apart(block, sequences, seen) else self._of_block(block, sequences)
+            number = None
+            if not _stays_apart(block, sequences, seen):
+                a, b = (tuple(dict.fromkeys(sequence[position] for position in part))
+                        for part, sequence in zip(block[:2], sequences, strict=True))  # fmt: skip
+                number = self._number((block.how, a, b), Row(a=a, b=b, how=block.how))
             for side, part in enumerate(block[:2]):
                 found, sequence = result[side], sequences[side]
                 for position in part:
@@ -550,7 +548,11 @@ def _a_unit_per_kernel(one: Recorded) -> Recorded:
     several[one.call[size > 1]] = True
     pairs = list(zip(one.call[owner[example]].tolist(), kernel[example].tolist(), strict=True))
     calls = tuple(_of_kernel(one, number, code) for number, code in pairs)
-    rates = tuple(CallWork() if several[number] else one.rates[number] for number, _ in pairs)
+    rates = [CallWork() if several[number] else one.rates[number] for number, _ in pairs]
+    # Nothing of calls that only their shapes told apart: what is known of one is not so of all
+    flops: dict[Call, set[float]] = defaultdict(set)
+    for of_kernel, known in zip(calls, rates, strict=True):
+        flops[of_kernel].add(known.flops)
     # (which piece, ns) of the pieces of units, shared out among their kernels by what these take.
     piece = np.repeat(np.arange(len(one.piece_ns)), size[one.piece_unit])
     before = np.concatenate(([0], np.cumsum(kernel_ns)))
@@ -564,7 +566,7 @@ def _a_unit_per_kernel(one: Recorded) -> Recorded:
     return replace(
         one,
         calls=calls,
-        rates=_of_equal_work(calls, rates),
+        rates=tuple(CallWork() if len(flops[own]) > 1 else known for own, known in zip(calls, rates, strict=True)),
         call=call.astype(np.int64),
         step=one.step[owner],
         kernel_ns=kernel_ns,
@@ -574,14 +576,6 @@ def _a_unit_per_kernel(one: Recorded) -> Recorded:
         piece_ns=part_ns,
         event_unit=unit_of_event,
     )
-
-
-def _of_equal_work(calls: tuple[Call, ...], rates: tuple[CallWork, ...]) -> tuple[CallWork, ...]:
-    """Nothing of calls that only their shapes told apart: what is known of one is not so of all."""
-    flops: dict[Call, set[float]] = {}
-    for call, known in zip(calls, rates, strict=True):
-        flops.setdefault(call, set()).add(known.flops)
-    return tuple(CallWork() if len(flops[call]) > 1 else known for call, known in zip(calls, rates, strict=True))
 
 
 def _of_kernel(one: Recorded, number: int, kernel: int) -> Call:

@@ -185,21 +185,10 @@ def _types_of_kernels(row: ComparedRow) -> tuple[str, str] | None:
 _TAKEN_IN = (FUSED, SPLIT, REPLACED, ADDED, REMOVED, KERNEL, WORK)
 
 
-def with_compiled(rows: Sequence[ComparedRow], compiled: Sequence[tuple[int, int]]) -> list[ComparedRow]:
-    """Marks what one side runs in a compiled region and the other op by op.
-
-    ``compiled``: of each row, in A and in B: 2 in a region, 1 by kernels that Inductor wrote, which say so where they
-    are several, 0 neither. With it what only streams memory and is gone there, or runs less often: it is in those.
-    """
-    found = list(rows)
-    for which in (0, 1):
-        for at in _taken_in(rows, [(of[which], of[1 - which]) for of in compiled], which):
-            found[at] = replace(rows[at], cause=COMPILED)
-    return found
-
-
 def _taken_in(rows: Sequence[ComparedRow], compiled: Sequence[tuple[int, int]], which: int) -> list[int]:
-    """The rows that side ``which`` alone compiled; ``compiled``: there and on the other side."""
+    """The rows that side ``which`` alone runs in a compiled region, and what it took in: what only streams memory and
+    is gone there, or runs less often. ``compiled``: there and on the other side, see ``explained``.
+    """
     own, rest = [], []
     for at, (row, (here, there)) in enumerate(zip(rows, compiled, strict=True)):
         if here and not there and row.cause in _TAKEN_IN and not (row.is_idle or row_role(row) in _OF_LINKS):
@@ -483,28 +472,25 @@ _OF_ONE_KERNEL = 0.1
 
 
 def _types_of_row(row: ComparedRow) -> tuple[str, str]:
-    """What its types became; empty where a side has none of its own."""
+    """What its types became, those that both have left out; empty where a side has none of its own."""
     if row.a is None or row.b is None:
         return "", ""
-    return _types((row.a,), (row.b,)) if row.a.dtypes != row.b.dtypes else _types_of_kernels(row) or ("", "")
-
-
-def _type_text(group: RowGroup) -> str:
-    most = max(group.rows, key=lambda row: (all(_types_of_row(row)), abs(row.change_ms)))
-    return _other(f"type ({' -> '.join(kind or 'none' for kind in _types_of_row(most))})", group)
-
-
-def _types(a: Sequence[RowSide], b: Sequence[RowSide]) -> tuple[str, str]:
-    """The recorded types, those that both have left out."""
+    if row.a.dtypes == row.b.dtypes:
+        return _types_of_kernels(row) or ("", "")
     kinds = [
-        {kind for side in sides for text in side.dtypes for kind in text.strip("(),").replace("'", "").split(", ")}
-        for sides in (a, b)
+        {kind for text in side.dtypes for kind in text.strip("(),").replace("'", "").split(", ")}
+        for side in (row.a, row.b)
     ]
     before, after = (
         ", ".join(sorted(kind.removeprefix("c10::") for kind in one - other if kind))
         for one, other in (kinds, kinds[::-1])
     )
     return before, after
+
+
+def _type_text(group: RowGroup) -> str:
+    most = max(group.rows, key=lambda row: (all(_types_of_row(row)), abs(row.change_ms)))
+    return _other(f"type ({' -> '.join(kind or 'none' for kind in _types_of_row(most))})", group)
 
 
 def _other(what: str, group: RowGroup) -> str:
@@ -769,7 +755,9 @@ def explained(
     ranks: Sequence[RankChange],
     compiled: Sequence[tuple[int, int]] = (),
 ) -> list[ComparedRow]:
-    """Rows with their causes. ``times``, ``ranks``: by side and rank; ``compiled``: by row, see ``with_compiled``."""
+    """Rows with their causes. ``times``, ``ranks``: by side and rank. ``compiled``: of each row, in A and in B: 2 in a
+    region, 1 by kernels that Inductor wrote, which say so where they are several, 0 neither.
+    """
     one, other = sides
     same_device = one.first.device_label == other.first.device_label
     found = [replace(row, cause=cause_of(row)) for row in rows]
@@ -779,7 +767,9 @@ def explained(
     found = [
         replace(row, cause=TYPE) if row.cause == KERNEL and _types_of_kernels(row) is not None else row for row in found
     ]
-    found = with_repeats(with_compiled(found, compiled or [(0, 0)] * len(found)))
+    compiled = compiled or [(0, 0)] * len(found)
+    taken = {at for which in (0, 1) for at in _taken_in(found, [(of[which], of[1 - which]) for of in compiled], which)}
+    found = with_repeats([replace(row, cause=COMPILED) if at in taken else row for at, row in enumerate(found)])
     found = with_ranks_apart(found, times, ranks)
     found = with_clock(found, same_device=same_device)
     found = with_latecomers(found, times, ranks)
@@ -830,8 +820,16 @@ def changes_of(
 
 
 def _as_fact(group: RowGroup, change: Change, *, is_known: bool) -> tuple[Change, bool]:
-    """A change of these rows, and whether it is a fact; without bounds where it is told as one whatever they are."""
-    is_fact = _is_fact(group, change.cause, is_known=is_known)
+    """A change of these rows, and whether it is a fact; without bounds where it is told as one whatever they are.
+
+    That calls became others in every step is no matter of which steps were recorded. How many calls of which shapes a
+    step has may be; which types they have is not. Of one step on either side (``is_known`` is False) the number of
+    calls is as well what differs.
+    """
+    calls = [sum((side.calls for side in sides), 0.0) for sides in (group.a, group.b)]
+    facts = FACTS if is_known else (*FACTS, CALLS, REPEATS)
+    is_fact = change.cause in facts and (not is_known or all(map(float.is_integer, calls)))
+    is_fact = is_fact or (change.cause in (COMPILED, TYPE) and min(calls) >= 1)
     is_large = change.cause in _OF_PROGRAMS and abs(change.change_ms) >= _LEAST_OF_PROGRAM * group.kernel_ms[0]
     if change.is_noise and is_fact and (is_large or not is_known):
         return replace(change, text=change.text.replace(_WITHIN, ""), low_ms=None, high_ms=None), True
@@ -1081,19 +1079,6 @@ def _is_alike(group: RowGroup) -> bool:
 
 def _sides(rows: Sequence[ComparedRow], change: Change) -> list[RowSide]:
     return [side for at in change.rows for side in (rows[at].a, rows[at].b) if side]
-
-
-def _is_fact(group: RowGroup, cause: str, *, is_known: bool) -> bool:
-    """Whether calls became others in every step: that is no matter of which steps were recorded.
-
-    How many calls of which shapes a step has may be; which types they have is not. Of one step on either side
-    (``is_known`` is False) the number of calls is as well what differs.
-    """
-    calls = [sum((side.calls for side in sides), 0.0) for sides in (group.a, group.b)]
-    if cause in (COMPILED, TYPE) and min(calls) >= 1:
-        return True
-    facts = FACTS if is_known else (*FACTS, CALLS, REPEATS)
-    return cause in facts and (not is_known or all(map(float.is_integer, calls)))
 
 
 def _noise(

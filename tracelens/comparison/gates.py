@@ -268,24 +268,17 @@ class CompareOptions:
     """What ``tl.compare`` and ``tracelens compare`` take beside the two sides."""
 
     gate: tuple[str, ...] = option(
-        "fail (exit code 4) beyond this limit: 'step<+3%%', 'GEMM.percent_of_roofline>-2'; repeatable", (),
-        repeat=True, metavar="EXPRESSION",
-        note="fail (exit code 4) if the change is beyond the limit and larger than noise explains; repeatable. "
-        "`step<+3%`, `idle<+0.5ms`, `comm<+5%`, `GEMM<+3%`, `aten::mm<+2%`, `GEMM.percent_of_roofline>-2`, "
-        "`coverage>-1` ([compare.md](compare.md))",
+        "fail (exit code 4) beyond this limit: 'step<+3%%', 'GEMM.percent_of_roofline>-2'; repeatable", (), repeat=True,
+        metavar="EXPRESSION",
     )  # fmt: skip
     steps: str | None = option(
-        "compare these steps only: 3, 3-5 or steady; default: all complete steps", metavar="N|N-M|steady",
-        note="compare these steps only: `3`, `3-5`, or `steady` (without the first); default: all complete steps",
-    )  # fmt: skip
+        "compare these steps only: 3, 3-5 or steady; default: all complete steps", metavar="N|N-M|steady"
+    )
     device: str | None = option("device of both sides; default: recognized from each trace", metavar="NAME|spec.toml")
     extension: tuple[str, ...] = option(
         "extension to load besides the bundled ones; repeatable", (), repeat=True, metavar="FILE|MODULE"
     )
-    baselines: Path = option(
-        "folder of named baselines", Path(".tracelens/baselines"), kind=Path, metavar="FOLDER",
-        note="folder of named baselines, for `baseline:NAME`",
-    )  # fmt: skip
+    baselines: Path = option("folder of named baselines", Path(".tracelens/baselines"), kind=Path, metavar="FOLDER")
 
     @property
     def gates(self) -> tuple[Gate, ...]:

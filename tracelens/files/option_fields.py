@@ -47,8 +47,9 @@ class Option(Record, frozen=True, kw_only=True):
     ``kind`` reads one word of the command line, None keeps it as text; ``read`` makes the field's value of a text, for
     callers of the Python API too. ``flags`` replace ``--the-field's-name`` (a word without dashes is positional);
     ``old_flags``: former spellings that say a hint. ``also``: other keywords of the Python API. ``group``: title under
-    which ``--help`` lists it. ``note``: the fuller text of docs/cli.md. ``names``: what a file of settings may name by
-    it: ``"file"`` one ``beside`` it, ``"known"`` also what tracelens knows, ``"nothing"`` where the command writes.
+    which ``--help`` lists it; docs/options.toml has fuller texts for docs/cli.md. ``names``: what a file of settings
+    may name by it: ``"file"`` one ``beside`` it, ``"known"`` also what tracelens knows, ``"nothing"`` where the command
+    writes.
     """
 
     help: str
@@ -62,7 +63,6 @@ class Option(Record, frozen=True, kw_only=True):
     group: str | None = None
     repeat: bool = False
     action: type[argparse.Action] | None = None
-    note: str = ""
     names: Literal["", "file", "known", "nothing"] = ""
 
 
@@ -118,7 +118,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[DataclassInstance
         if declared.action is not None:
             given["action"] = declared.action
         action = groups[declared.group].add_argument(*flags, **given)
-        action.note, action.names = declared.note, declared.names
+        action.names = declared.names
         for old in declared.old_flags:
             groups[declared.group].add_argument(
                 old, action=Renamed, new=action, dest=name, default=given["default"], type=declared.kind,

@@ -30,49 +30,30 @@ class ReportOptions:
 
     device: HardwareSpec | str | PathLike[str] | None = option(
         "device to compare with (`tracelens devices` lists them); default: recognized from the trace",
-        metavar="NAME|FILE.toml",
-        group=_ESTIMATED,
-        note="device to compare with (`tracelens devices` lists them); default: recognized from the trace. Without a "
-        "device the report has no roofline",
-    )
+        metavar="NAME|FILE.toml", group=_ESTIMATED,
+    )  # fmt: skip
     extensions: Iterable[ExtensionSpec] = option(
         "add ops of a framework: a bundled name, a file or an installed entry point; repeatable; none: load no bundled "
-        "extension",
-        (), repeat=True, flags=("--extension",), metavar="NAME|FILE.py|none", group=_READ,
-        note="add ops of a framework: a bundled name, a file or an installed entry point; repeatable. Bundled ones "
-        "(`tracelens extensions`) load themselves when their ops occur; `none` prevents it",
+        "extension", (), repeat=True, flags=("--extension",), metavar="NAME|FILE.py|none", group=_READ,
     )  # fmt: skip
     bundled: bool = True
     steps: str | None = option(
         "report on these steps only, or on the whole file; default: all complete steps", metavar="3|3-5|steady|file",
         group=_SCOPE,
-        note="scope of the whole report, every sheet included: these steps (`ProfilerStep#N`, else numbered "
-        "iteration annotations, else the steps of a serving engine, counted from 0). Default: all complete steps, the "
-        "whole file where there are none. `steady` leaves out the first step and an incomplete last one; of a serving "
-        "engine it takes the longest run of similar steps. `file` takes everything in the file as one window",
     )  # fmt: skip
     rank: int | None = option(
-        "rank to report if the file has several; default: the first", kind=whole, metavar="N", group=_SCOPE,
-        note="rank to report if the file has several; default: the first. Ranks are numbered as in the process names "
-        "(`rank 3 · GPU 3`, as `tracelens fuse` writes them), else 0, 1, ... in the order of the processes that "
-        "launched device work; the verdict names the rank",
-    )  # fmt: skip
+        "rank to report if the file has several; default: the first", kind=whole, metavar="N", group=_SCOPE
+    )
     ep_size: int | None = option(
-        "expert-parallel group size, if the trace does not record it", kind=positive, metavar="RANKS", group=_ESTIMATED,
-        note="expert-parallel group size, for expected remote bytes, if the trace does not record it",
-    )  # fmt: skip
+        "expert-parallel group size, if the trace does not record it", kind=positive, metavar="RANKS", group=_ESTIMATED
+    )
     backend: str = option(
-        "cost model of achievable time: tile, gemm=origami,sdpa=tile ...", "roofline", metavar="CHAIN",
-        group=_ESTIMATED,
-        note="cost model of achievable time, e.g. `tile` or `gemm=origami,sdpa=tile`; adds the estimated time and the "
-        "percentage of it that was reached",
-    )  # fmt: skip
+        "cost model of achievable time: tile, gemm=origami,sdpa=tile ...", "roofline", metavar="CHAIN", group=_ESTIMATED
+    )
     gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz(group=_ESTIMATED)
     overlap: str = option(
         "keep or clip device events that run into the next one on their stream", "keep", choices=("keep", "clip"),
         group=_SCOPE,
-        note="keep or clip device events that run into the next one on their stream; the report counts them "
-        "([accuracy.md](accuracy.md))",
     )  # fmt: skip
     cpu: bool = option(
         "add tables of CPU ops; needed for a trace without GPU work", False, group=_COLUMNS
@@ -80,8 +61,6 @@ class ReportOptions:
     model: ModelConfig | str | PathLike[str] | None = option(
         "add MFU and HFU of this model: bundled, a Hugging Face config, or a model .toml", metavar="NAME|config.json",
         group=_MFU,
-        note="add model and hardware FLOPs utilization (MFU, HFU) of a bundled model, a Hugging Face config or a model "
-        "file ([models.md](models.md))",
     )  # fmt: skip
     tokens_per_step: int | None = option(
         "with --model: tokens per step, if the trace does not record them", kind=positive, metavar="N", group=_MFU
@@ -92,45 +71,28 @@ class ReportOptions:
         "with --model: ranks that share the work on these tokens (tp x pp x cp)", kind=positive, metavar="N", group=_MFU
     )
     capture: Trace | str | PathLike[str] | None = option(
-        "trace of the CUDA graph capture, to name the ops of replayed kernels", kind=Path, metavar="TRACE", group=_READ,
-        note="trace of the CUDA graph capture, which gives replayed kernels their ops, shapes and FLOPs. Kernels are "
-        "matched by graph node id; without ids, or where they contradict the kernels, graphs by their sequence of "
-        "kernels; then by batch size or grids. A note says by what, and counts unmatched kernels",
-    )  # fmt: skip
+        "trace of the CUDA graph capture, to name the ops of replayed kernels", kind=Path, metavar="TRACE", group=_READ
+    )
     shapes: Trace | str | PathLike[str] | None = option(
-        "trace of the same program with shapes, if this one has none", kind=Path, metavar="TRACE", group=_READ,
-        note="trace of the same program with shapes (torch.profiler, a few steps), for a recording without them, e.g. "
-        "of Nsight Systems or rocprofv3; kernels are matched by name and sequence",
-    )  # fmt: skip
+        "trace of the same program with shapes, if this one has none", kind=Path, metavar="TRACE", group=_READ
+    )
     column_names: str = option(
-        "column names in the workbook and in CSV files", KEYS, choices=(KEYS, TRACELENS), group=_COLUMNS,
-        note="`keys`: CSV files and DataFrames have the keys of [columns.md](columns.md), as JSON and SQL, and the "
-        "workbook their titles; `tracelens`: all three have the headers that users of AMD's TraceLens know",
-    )  # fmt: skip
+        "column names in the workbook and in CSV files", KEYS, choices=(KEYS, TRACELENS), group=_COLUMNS
+    )
     memory_snapshot: str | PathLike[str] | None = option(
         "snapshot of PyTorch's memory allocator as JSON, to show what held memory", kind=Path, metavar="FILE",
         group=_READ,
-        note="`torch.cuda.memory._snapshot()` of the same run, written by json.dump: the sheet memory_blocks shows "
-        "which lines held device memory at the peak and in the snapshot; a pickle is not opened",
     )  # fmt: skip
     inductor: str | PathLike[str] | None = option(
         "what torch.compile wrote of its kernels, to show their ops and source lines", kind=Path, metavar="PATH",
         group=_READ,
-        note="log or folder of `TORCH_TRACE`, what tlparse makes of it, or `torch_compile_debug/`: the sheet "
-        "compiled_kernels shows ops and source lines, graph_breaks what broke graphs and compiled again",
     )  # fmt: skip
     power: str | PathLike[str] | None = option(
-        "CSV log of the watts that the device drew", kind=Path, metavar="FILE", group=_READ,
-        note="CSV of the watts that the device drew during the run: `nvidia-smi --query-gpu=timestamp,index,power.draw "
-        "--format=csv -lms 20`, or any with a column of times and one of power, and its SM clock (docs/energy.md)",
-    )  # fmt: skip
+        "CSV log of the watts that the device drew", kind=Path, metavar="FILE", group=_READ
+    )
     counters: Iterable[str | PathLike[str]] = option(
-        "hardware counters of the kernels, by ncu or rocprofv3; repeatable", (), repeat=True, kind=Path,
-        metavar="FILE", group=_READ,
-        note="hardware counters of the same program's kernels ([counters](report.md#hardware-counters)): CSV of Nsight "
-        "Compute (`ncu --csv --page raw` or `details`), `.ncu-rep` after `pip install ncu-report`, "
-        "`counter_collection.csv`, `pmc_perf.csv` and databases of ROCm, a PyTorch trace with "
-        "`profiler_metrics`; repeatable",
+        "hardware counters of the kernels, by ncu or rocprofv3; repeatable", (), repeat=True, kind=Path, metavar="FILE",
+        group=_READ,
     )  # fmt: skip
 
 

@@ -44,10 +44,15 @@ def look_here_first(summary: Summary, read: SheetRows) -> Markup | None:
         said = tag("tr", list(_cells(number, each, summary)))
         bodies.append(tag("tbody", said, tag("tr", tag("td", class_="n"), ways), id=f"finding-{number}"))
     found = tag("table", tag("thead", tag("tr", heads)), bodies, class_="findings")
+    unseen = None  # what no finding can speak of, and what to type
+    if summary.unseen is not None:
+        command = tag("code", shown_text(summary.unseen.command)) if summary.unseen.command else None
+        blind = shown_text(unseen_text(summary.unseen))
+        unseen = tag("p", "Findings cannot see ", blind, ". " if command else ".", command)
     words = ", ".join(f"{word} from {least:.0%}" for word, least in SEVERITIES if least).replace("%", " %")
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
-        _unseen(summary),
+        unseen,
         tag("div", found, class_="scroll", tabindex="0") if bodies else None,
         predicted(summary.together, "step" if summary.steps else "window") if summary.together is not None else None,
         how(
@@ -59,15 +64,6 @@ def look_here_first(summary: Summary, read: SheetRows) -> Markup | None:
             "when the remedy does not help."
         ),
     )
-
-
-def _unseen(summary: Summary) -> Markup | None:
-    """What no finding can speak of, and what to type."""
-    unseen = summary.unseen
-    if unseen is None:
-        return None
-    command = tag("code", shown_text(unseen.command)) if unseen.command else None
-    return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
 
 
 def _cells(number: int, finding: Finding, summary: Summary) -> Iterator[Markup]:

@@ -135,7 +135,12 @@ def timeline_data(
             columns = {
                 key: np.concatenate((host.get(key, np.full(len(drawn.host.row), -1)), columns[key])) for key in columns
             }
-            labels = [*_thread_labels(drawn.host, analysis.trace.table), *labels]
+            table, threads = analysis.trace.table, []
+            for number, lane in enumerate(drawn.host.threads):  # those without a name by number
+                name = table.thread_names.get(table.lanes[lane]) or f"thread {table.lanes[lane][1]}"
+                label = shown_text(name.partition(" (")[0])
+                threads.append({"label": label, "levels": drawn.host.levels[number], "host": True})
+            labels = [*threads, *labels]
         idle = None
         if (spans := drawn.idle) is not None:
             length = spans.end_ns - spans.start_ns
@@ -185,12 +190,3 @@ def _host_columns(host: HostLanes, table: TraceTable, pool: Pool) -> dict[str, I
         "length": host.end_ns - host.start_ns, "more": zero, "count": host.count, "ahead": zero,
         "kind": code_of[table.kind[host.row]], "name": pool.codes(table.names, table.name[host.row]),
     }  # fmt: skip
-
-
-def _thread_labels(host: HostLanes, table: TraceTable) -> list[dict[str, Any]]:
-    """Names of threads; those without one by number."""
-    made: list[dict[str, Any]] = []
-    for number, lane in enumerate(host.threads):
-        name = (table.thread_names.get(table.lanes[lane]) or f"thread {table.lanes[lane][1]}").partition(" (")[0]
-        made.append({"label": shown_text(name), "levels": host.levels[number], "host": True})
-    return made

@@ -82,20 +82,16 @@ def drawn_text(result: ServingResult) -> list[str]:
     drawn = f"W per GPU {_number(figures['power_w_per_gpu'])}"
     joules = f"J per output token {_number(figures['energy_j_per_output_token'])}"
     whose = f"without hosts and fans; energies measured on {energies_of(result.outcome)}"
-    return [f"{'energy':<18} {drawn}   {joules}   ({whose})", *_around_text(result)]
-
-
-def _around_text(result: ServingResult) -> list[str]:
-    """The same with hosts and the data center, as far as they are known or asked for."""
-    figures, host_w, gpus = result.summary, energy_of(result.outcome), result.outcome.devices
-    j_per_token, usd, grams = (figures.get(name) for name in OF_FACILITY)
+    lines = [f"{'energy':<18} {drawn}   {joules}   ({whose})"]
+    # The same with hosts and the data center, as far as they are known or asked for
+    host_w, (j_per_token, usd, grams) = energy_of(result.outcome), (figures.get(name) for name in OF_FACILITY)
     if j_per_token is None or host_w is None:
-        return []
+        return lines
     found = FacilityEnergy(
         host_w=host_w.host_w, pue=result.experiment.facility.pue, j_per_token=j_per_token, usd_per_mtoken=usd,
         co2_g_per_mtoken=grams,
     )  # fmt: skip
-    return [f"{'':<18} {found.words(gpus, 'output token')}"]
+    return [*lines, f"{'':<18} {found.words(result.outcome.devices, 'output token')}"]
 
 
 def requests_text(result: ServingResult) -> str:

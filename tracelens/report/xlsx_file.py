@@ -289,22 +289,20 @@ class Worksheet(Record, frozen=True, kw_only=True):
         columns = "".join(
             f'<col min="{at}" max="{at}" width="{width:g}" customWidth="1"/>' for at, width in enumerate(self.widths, 1)
         )
+        # What of it stays in sight, and how large
+        across, down = self.frozen
+        split = (f'xSplit="{across}" ' if across else "") + (f'ySplit="{down}" ' if down else "")
+        pane = "bottomRight" if across and down else "bottomLeft" if down else "topRight"
+        corner = f"{column_letter(across + 1)}{down + 1}"
+        frozen = f'<pane {split}topLeftCell="{corner}" activePane="{pane}" state="frozen"/><selection pane="{pane}"/>'
+        seen = ("" if self.grid else 'showGridLines="0" ') + f'zoomScale="{self.zoom}"'
         return (
             f'<worksheet xmlns="{MAIN}" xmlns:r="{RELATIONS}">'
-            f'<sheetPr>{tab}<pageSetUpPr fitToPage="1"/></sheetPr>{self._view()}'
+            f'<sheetPr>{tab}<pageSetUpPr fitToPage="1"/></sheetPr>'
+            f'<sheetViews><sheetView {seen} workbookViewId="0">{frozen}</sheetView></sheetViews>'
             f'<sheetFormatPr baseColWidth="8" defaultRowHeight="15"/>{f"<cols>{columns}</cols>" if columns else ""}'
             "<sheetData>"
         )
-
-    def _view(self) -> str:
-        """What of it stays in sight, and how large."""
-        columns, rows = self.frozen
-        split = (f'xSplit="{columns}" ' if columns else "") + (f'ySplit="{rows}" ' if rows else "")
-        pane = "bottomRight" if columns and rows else "bottomLeft" if rows else "topRight"
-        corner = f"{column_letter(columns + 1)}{rows + 1}"
-        frozen = f'<pane {split}topLeftCell="{corner}" activePane="{pane}" state="frozen"/><selection pane="{pane}"/>'
-        seen = ("" if self.grid else 'showGridLines="0" ') + f'zoomScale="{self.zoom}"'
-        return f'<sheetViews><sheetView {seen} workbookViewId="0">{frozen}</sheetView></sheetViews>'
 
     def tail(self) -> str:
         parts = ["</sheetData>"]

@@ -615,13 +615,10 @@ def _ops(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
         f"{counted(int(rows['operation_count'].sum()), 'call')}; most in {rows['name'].iloc[0]}, "
         f"{shown_ms(rows['kernel_us_sum'].iloc[0])} ms"
     )
-    return ToolAnswer(says=says, more={"ops": _records(rows[list(keys)])})
-
-
-def _records(frame: Any) -> list[dict[str, Any]]:
-    """Its rows without NaN."""
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [dict(zip(frame.columns, row, strict=True)) for row in plain.itertuples(index=False, name=None)]
+    shown = rows[list(keys)]
+    plain = shown.astype(object).where(shown.notna(), None)
+    listed = [dict(zip(keys, row, strict=True)) for row in plain.itertuples(index=False, name=None)]
+    return ToolAnswer(says=says, more={"ops": listed})
 
 
 def _explain(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:

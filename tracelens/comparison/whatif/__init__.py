@@ -17,47 +17,23 @@ class WhatIfOptions:
     """What ``what_if`` takes beside a trace: the field of each change is named like its mark."""
 
     scale: tuple[str, ...] = option(
-        "multiply the time of a category, op, module, kernel or the host", (), repeat=True, metavar="NAME=FACTOR",
-        note="multiply the time of a category (`GEMM`), op, module or kernel (`*` matches anything), or of the `host`; "
-        "repeatable",
-    )  # fmt: skip
+        "multiply the time of a category, op, module, kernel or the host", (), repeat=True, metavar="NAME=FACTOR"
+    )
     remove: tuple[str, ...] = option(
-        "leave out a category, op, module or kernel; repeatable", (), repeat=True, metavar="NAME",
-        note="leave out a category, kernels, or an op, module or range with everything below it and its host time; "
-        "repeatable",
-    )  # fmt: skip
-    device: str | None = option(
-        "run on another device, or in another cluster", metavar="NAME|FILE.toml",
-        note="run on another device, or in another cluster; each op reaches the same share of its estimate there",
-    )  # fmt: skip
+        "leave out a category, op, module or kernel; repeatable", (), repeat=True, metavar="NAME"
+    )
+    device: str | None = option("run on another device, or in another cluster", metavar="NAME|FILE.toml")
     gpu_clock: float | None = option("multiply the GPU's clock", kind=above_zero, metavar="FACTOR", flags=("--clock",))
     power_limit: float | None = option("limit the GPU's power, which lowers its clock", kind=above_zero, metavar="W")
-    precision: str | None = option(
-        "run GEMMs in another precision", metavar="fp8|int8|nvfp4|...",
-        note="run GEMMs in another precision; a kernel before each converts its first operand",
-    )  # fmt: skip
+    precision: str | None = option("run GEMMs in another precision", metavar="fp8|int8|nvfp4|...")
     batch: float | None = option("multiply the sequences of a step", kind=times, read=times, metavar="2x")
     graphs: bool = option("launch kernels as CUDA or HIP graphs, one graph between two synchronizations", False)
-    overlap: str | None = option(
-        "let no kernel wait for communication", choices=("comm",),
-        note="let no kernel wait for communication: an upper bound on the gain of more overlap",
-    )  # fmt: skip
-    fuse: str | None = option(
-        "fuse neighboring kernels over the same elements", metavar="chain|MODULE",
-        note="fuse neighboring kernels over the same elements into one that takes as long as the longest: everywhere "
-        "(`chain`), or in a module, op or range",
-    )  # fmt: skip
+    overlap: str | None = option("let no kernel wait for communication", choices=("comm",))
+    fuse: str | None = option("fuse neighboring kernels over the same elements", metavar="chain|MODULE")
     pad: int | None = option("round GEMM dimensions up to a multiple", kind=positive, metavar="MULTIPLE")
     ranks: float | None = option("multiply the ranks of every group", kind=times, read=times, metavar="2x")
-    apply: tuple[str, ...] = option(
-        "apply a finding of the report; repeatable", (), repeat=True, metavar="FINDING-ID",
-        note="apply a finding of `report` (its id, kind or key): the time that it claims goes away; repeatable",
-    )  # fmt: skip
+    apply: tuple[str, ...] = option("apply a finding of the report; repeatable", (), repeat=True, metavar="FINDING-ID")
     steps: str | None = option(
-        "replay these steps only: 3, 3-5 or steady; default: all complete steps", metavar="N|N-M|steady",
-        note="replay these steps only: `3`, `3-5`, or `steady` (without the first); default: all complete steps",
-    )  # fmt: skip
-    sdpa: str | None = option(
-        "run attention with another kernel", choices=("flash",),
-        note="give calls of memory-efficient, cuDNN or unfused attention the estimated time of a flash kernel",
-    )  # fmt: skip
+        "replay these steps only: 3, 3-5 or steady; default: all complete steps", metavar="N|N-M|steady"
+    )
+    sdpa: str | None = option("run attention with another kernel", choices=("flash",))
