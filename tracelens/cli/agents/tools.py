@@ -19,6 +19,7 @@ import os
 import re
 import tempfile
 import threading
+import tomllib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -417,12 +418,7 @@ _FILE = "answer.json"
 
 
 class Tool(Record, frozen=True, kw_only=True):
-    """``verb``: whose options it takes; ``paths``: those that are paths below the roots; ``more``: its own arguments.
-
-    ``only``, ``without``: the options that it has, if not all, and those that it lacks; ``like``: the tool whose
-    options of the same name say what they mean. ``answer``: of the words of the verb's command line and its own
-    arguments.
-    """
+    """See ``tools.toml``. ``answer``: of the words of the verb's command line and its own arguments."""
 
     name: str
     about: str
@@ -636,23 +632,20 @@ def _explain(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
 
 
 def _printed(
-    verb: str, *more: str, sentences: Sequence[str] = ("",), also: Sequence[str] = ()
+    verb: str, *, words: Sequence[str] = (), also: Sequence[str] = (), **how: Any
 ) -> Callable[[list[str], Mapping[str, Any]], ToolAnswer]:
-    """The answer of a verb that prints. ``sentences``: how the lines begin that say what was found, else the first.
-
-    ``more``: words of every command, where ``FILE`` is what it writes as JSON; ``also``: those with which it prints it.
-    """
+    """The answer of a verb that prints, see ``tools.toml``."""
 
     def answer(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
         with tempfile.TemporaryDirectory(prefix="tracelens-") as folder:
             file = Path(folder) / _FILE
-            given = [*(str(file) if word == "FILE" else word for word in more), *line]
+            given = [*(str(file) if word == "FILE" else word for word in words), *line]
             printed, beside, code = _ran(verb, given)
             text = file.read_text(encoding="utf-8") if file.is_file() else ""
             if own.get("format") == "json" and also:
                 text, _, _ = _ran(verb, [*also, *given])
             lines = [each for each in printed.replace(f"{folder}/", "").splitlines() if not _WROTE.match(each)]
-        says, rest = _told(lines, sentences)
+        says, rest = _told(lines, **how)
         told = {"answer": json.loads(text)} if text and own.get("format") == "json" else {"lines": rest}
         notes = {"notes": beside.splitlines()} if beside else {}
         return ToolAnswer(says=says, more={"exit_code": code, **notes, **told})
@@ -666,17 +659,6 @@ _WROTE, _COLUMN_GAP = re.compile(r" ?wrote "), re.compile(r" {2,}")
 _GOES_ON = r"\n {7}(?=\S)"
 #: Columns of a line that may be a sentence still.
 _MOST_IN_SENTENCE = 3
-#: Instead of how lines begin: a table, whose first row is what was found.
-_TABLE = ("table",)
-#: How the lines begin that say what changed, what a change brings, and what waiting for a rank cost.
-_CHANGED = (" (step|window) ", r"   \S| nothing changed")
-_REPLAYED = (" (step|window) ", " (kernels take|this, which|the kernels of every op) ")
-_LATE = (
-    r" \d+ steps spend",
-    r" step \d+ spends",
-    r" (rank \d+ is late|ranks .* late together|no verdict)",
-    " ! ranks without a trace",
-)
 
 
 def _ran(verb: str, line: list[str]) -> tuple[str, str, int]:
@@ -695,11 +677,11 @@ def _ran(verb: str, line: list[str]) -> tuple[str, str, int]:
     return out.getvalue(), beside.getvalue(), code
 
 
-def _told(lines: Sequence[str], sentences: Sequence[str]) -> tuple[str, list[str]]:
+def _told(lines: list[str], sentences: Sequence[str] = ("",), *, goes_on: bool = False) -> tuple[str, list[str]]:
     """The first line like each of ``sentences``, and the others; what a table says, and its lines."""
-    if table := _said_of_table(lines, is_first=sentences == _TABLE):
+    if table := _said_of_table(lines, is_first="table" in sentences):
         return table, _narrow(lines)
-    if sentences == _CHANGED:
+    if goes_on:
         lines = re.sub(_GOES_ON, " ", "\n".join(lines)).split("\n")
     found = (next((at for at, line in enumerate(lines) if re.match(one, line)), 0) for one in sentences)
     said = sorted(set(found)) or [0]
@@ -774,49 +756,23 @@ def _of_lake(line: list[str], own: Mapping[str, Any]) -> ToolAnswer:
     return _asked(line, own)
 
 
-_CONTAINS = {"contains": {"type": "string", "description": "only ops whose name contains this text"}}
-_WHICH = {
-    "op": {"type": "string", "description": "name of the op, as the tool ops gives it"},
-    "index": {"type": "integer", "description": "which of its distinct calls, by device time; default 0"},
-}
 _FORMAT = {"format": {"type": "string", "enum": ["text", "json"], "description": "json: every figure; default: lines"}}
-_RECORDINGS = ("trace", "capture", "shapes", "memory_snapshot", "inductor", "power", "counters")
-TOOLS = {
-    tool.name: tool
-    for tool in (
-        Tool(name="report", about="Where a trace's device time went and how far it was from the hardware's limits.",
-             verb="report", answer=_reported, paths=_RECORDINGS),
-        Tool(name="findings", about="What to change first in a traced program, each with its gain and evidence.",
-             verb="report", answer=_found, paths=_RECORDINGS, like="report"),
-        Tool(name="ops", about="Distinct op calls of a trace: times, rates, share of the roofline.",
-             verb="report", answer=_ops, paths=_RECORDINGS, like="report", more=_CONTAINS),
-        Tool(name="explain", about="How the figures of one op call were computed: formula, inputs, sources.",
-             verb="report", answer=_explain, paths=_RECORDINGS, like="report", more=_WHICH),
-        Tool(name="query", about="A trace, or a lake, in SQL; without statement and ready: the tables and queries.",
-             verb="query", answer=_asked, paths=_RECORDINGS, like="report"),
-        Tool(name="lake", about="Many recordings that tracelens ingest collected: runs, trends, regressions, slow "
-             "ranks (ready queries), or SQL over them.", verb="query", answer=_of_lake,
-             only=("trace", "statement", "ready")),
-        Tool(name="check", about="What a trace contains and lacks: shapes, stacks, steps, links, damage.",
-             verb="check", answer=_printed("check")),
-        Tool(name="compare", about="What changed between two recordings, and why; gates.", verb="compare",
-             answer=_printed("compare", "-o", "FILE", sentences=_CHANGED), paths=("a", "b"), more=_FORMAT),
-        Tool(name="whatif", about="How long a recorded step would take with something different.", verb="whatif",
-             answer=_printed("whatif", sentences=_REPLAYED, also=("--format=json",)), more=_FORMAT),
-        Tool(name="collectives", about="The ranks of a job compared (trace: a folder): bandwidth, waits, stragglers.",
-             verb="collectives", more=_FORMAT,
-             answer=_printed("collectives", "-o", "FILE", "--executor=serial", sentences=_LATE)),
-        Tool(name="estimate", about="How long one operation or collective should take on a device.", verb="estimate",
-             answer=_printed("estimate", sentences=_TABLE), paths=()),
-        Tool(name="project", about="How long a training step takes on a cluster.", verb="project",
-             answer=_printed("project", "-o", "FILE"), paths=("launch", "from_report", "against"), more=_FORMAT),
-        Tool(name="search", about="The best parallel configuration of a training step, or of a server.", verb="search",
-             answer=_printed("search", "-o", "FILE", sentences=("fastest|no feasible",)),
-             paths=("compare",), without=("sweep",), more=_FORMAT),
-        Tool(name="serve", about="How an LLM server behaves under load.", verb="serve",
-             answer=_printed("serve", also=("--format=json",)), paths=("config", "profile", "replay"), more=_FORMAT),
-    )
+_ANSWERS_OF: Mapping[str, Callable[[list[str], Mapping[str, Any]], ToolAnswer]] = {
+    "report": _reported, "findings": _found, "ops": _ops, "explain": _explain, "query": _asked, "lake": _of_lake,
 }  # fmt: skip
+
+
+def _tools() -> Iterator[Tool]:
+    """Those of ``tools.toml``; one without an answer of its own says what its verb prints."""
+    for name, told in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items():
+        said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+        printed, verb = said.pop("printed", {}), said.pop("verb", name)
+        if printed.pop("formats", False):
+            said["more"] = _FORMAT
+        yield Tool(name=name, verb=verb, answer=_ANSWERS_OF.get(name) or _printed(verb, **printed), **said)
+
+
+TOOLS = {tool.name: tool for tool in _tools()}
 
 
 _INSTRUCTIONS = (
