@@ -55,14 +55,7 @@ def look_here_first(summary: Summary, read: SheetRows) -> Markup | None:
         unseen,
         tag("div", found, class_="scroll", tabindex="0") if bodies else None,
         predicted(summary.together, "step" if summary.steps else "window") if summary.together is not None else None,
-        how(
-            "A gain is how much shorter the step gets with the host unchanged: tracelens replays the step again and "
-            "again without the time that the finding names. The host's head start in the recording is no gain. "
-            "Findings are sorted by gain; the uncertain part counts half. No moment of the step is in two findings. "
-            "The range runs from the certain gain to the gain if an op reaches its roofline or all of the idle time "
-            f"goes. A gain is {words} of the step, else minor. docs/findings.md describes each finding, its remedy and "
-            "when the remedy does not help."
-        ),
+        how(texts()["gains"].format(words=words)),
     )
 
 
