@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli import add_extension
 from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.files.atomic_write import write_whole
+from tracelens.files.data_table import read_table
 from tracelens.files.safe_text import markdown_text
 from tracelens.files.say import emit, say, say_lines, say_table, with_progress
 
@@ -46,8 +48,6 @@ def _cluster(args: argparse.Namespace) -> int:
     import pandas as pd
 
     from tracelens.backends.base import System
-    from tracelens.files.atomic_write import write_whole
-    from tracelens.files.data_table import read_table
     from tracelens.predict.calibration.cluster_calibration import calibrate_cluster, cluster_file
     from tracelens.predict.network.cluster import Cluster
 
@@ -69,7 +69,6 @@ def _cluster(args: argparse.Namespace) -> int:
 
 
 def _device(args: argparse.Namespace) -> int:
-    from tracelens.files.atomic_write import write_whole
     from tracelens.hardware import HardwareSpec
     from tracelens.predict.calibration.device import device_file
     from tracelens.predict.calibration.kernel_calibration import with_kernels
@@ -119,7 +118,6 @@ def _of_kernels(
     tables: dict[Path, KernelTable], device: HardwareSpec
 ) -> tuple[list[FitOutcome], dict[str, list[KernelConstants]]]:
     """Errors of every kernel, and constants by table."""
-    from tracelens.files.data_table import read_table
     from tracelens.predict.calibration.kernel_calibration import calibrated_kernels
 
     outcomes: list[FitOutcome] = []
@@ -138,7 +136,6 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.loaded_trace import FILE, AnalysisOptions
     from tracelens.extensions import load_extension
-    from tracelens.files.data_table import read_table
     from tracelens.files.documents import is_report
     from tracelens.predict.calibration.measurements import analysis_measured, report_measured, table_measured
 
@@ -214,7 +211,6 @@ def run_score(args: argparse.Namespace) -> int:
 
 
 def _write_scores(args: argparse.Namespace, path: Path, lines: list[list[str]], words: list[str]) -> None:
-    from tracelens.files.atomic_write import write_whole
     from tracelens.predict.calibration.scoring import errors_by_area
     from tracelens.report.fleet_pages import score_page
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import InputError, OutputError, UsageError
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.option_fields import add_options, option, options_of, output_option, refuse_unread
 from tracelens.files.say import Progress, emit, say
 from tracelens.report import ReportOptions
@@ -37,7 +38,6 @@ def run_ingest(args: argparse.Namespace) -> int:
     read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions. Needs pyarrow: pip
     install 'tracelens-perf[lake]'.
     """
-    from tracelens.files.atomic_write import write_whole
     from tracelens.files.executors import open_executor
     from tracelens.files.sql import ready_queries
     from tracelens.report.fleet_pages import lake_page
@@ -198,8 +198,6 @@ def run_skill(args: argparse.Namespace) -> int:
     update.
     """
     from importlib import resources
-
-    from tracelens.files.atomic_write import write_whole
 
     skills = resources.files("tracelens.cli.agents").joinpath("skills")
     for skill in sorted(skills.iterdir(), key=lambda entry: entry.name):

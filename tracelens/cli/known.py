@@ -109,18 +109,14 @@ def _rows(extensions: tuple[Extension, ...]) -> list[tuple[str, ...]]:
     for name, claim in overlay(perf_models.categories(), extensions).items():
         rows[name] = (name, str(claim.options["category"]), "-", claim.origin)
     for name, claim in overlay(Registry("backward_of", {}), extensions).items():
-        rows[name] = (name, _category(rows, name), f"backward of {claim.options['forward']}", claim.origin)
+        rows[name] = (name, rows.get(name, (name, "-"))[1], f"backward of {claim.options['forward']}", claim.origin)
     for name, claim in overlay(Registry("holds_ops", {}), extensions).items():
-        rows[name] = (name, _category(rows, name), "its inner ops", claim.origin)
+        rows[name] = (name, rows.get(name, (name, "-"))[1], "its inner ops", claim.origin)
     for name, claim in overlay(perf_models.pattern_bindings(), extensions).items():
         rows[name] = _row(f"/{name}/", claim)
     for name, claim in overlay(perf_models.bindings(), extensions).items():
         rows[name] = _row(name, claim)
     return sorted(rows.values())
-
-
-def _category(rows: dict[str, tuple[str, ...]], name: str) -> str:
-    return rows[name][1] if name in rows else "-"
 
 
 def _row(name: str, claim: Claim) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ import json
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tracelens.errors import InputError
 from tracelens.files.safe_text import json_safe
@@ -18,6 +17,7 @@ from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.types.dtypes import DType
 
+MODEL_SCHEMA = "tracelens.model/1"
 _MODEL_HEADER = ("name", "parameters", "active", "layers", "cache B/token", "dtype", "label")
 
 
@@ -40,7 +40,7 @@ def run_models(args: argparse.Namespace) -> int:
     if args.action == "list":
         summaries = [(model_summary(model), len(model.layers)) for model in ModelConfig.all()]
         if args.format == "json":
-            _print_json([_document(summary) for summary, _ in summaries])
+            _print_json([{"schema": MODEL_SCHEMA, **summary.to_dict()} for summary, _ in summaries])
             return 0
         say_table([_MODEL_HEADER, *(_model_row(summary, layers) for summary, layers in summaries)], words=(0, 5, 6))
         say()
@@ -52,14 +52,10 @@ def run_models(args: argparse.Namespace) -> int:
         model = replace(model, notes=(*model.notes, note))
     summary = model_summary(model, sequence=max(args.sequence, 1))
     if args.format == "json":
-        _print_json(_document(summary))
+        _print_json({"schema": MODEL_SCHEMA, **summary.to_dict()})
     else:
         _show_model(summary)
     return 0
-
-
-def _document(summary: ModelSummary) -> dict[str, Any]:
-    return {"schema": "tracelens.model/1", **summary.to_dict()}
 
 
 def _print_json(value: object) -> None:

@@ -18,6 +18,7 @@ from tracelens.cli import add_executor, add_extension, main, refuse_input
 from tracelens.errors import InputError, UsageError
 from tracelens.extensions import NONE, load_extension
 from tracelens.files.option_fields import arguments_of, option, options_of, output_option, positive
+from tracelens.files.remote import folder_beside
 from tracelens.files.safe_text import trace_name
 from tracelens.files.say import Progress, emit, say, say_lines
 from tracelens.report import ReportOptions
@@ -64,8 +65,6 @@ def run_report(args: argparse.Namespace) -> int:
 
     Writes TRACE.report/ beside the trace, with report.html, report.xlsx and report.json, and prints the verdict.
     """
-    from tracelens.files.remote import folder_beside
-
     name = "stdin" if args.trace == Path("-") else trace_name(args.trace.name)
     args.output = args.output or folder_beside(args.trace) / f"{name}.report"
     with _seekable_copy(args.trace) as args.trace:
@@ -246,7 +245,6 @@ def run_collectives(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.analysis.ranks.rank_files import RankOptions, find_logs_of_devices, find_traces, job_folder
     from tracelens.files.executors import open_executor
-    from tracelens.files.remote import folder_beside
     from tracelens.report.rank_report import RankReport, refuse_foreign
 
     paths, logs = find_logs_of_devices(args.trace, find_traces(args.trace))

@@ -9,6 +9,7 @@ from pathlib import Path
 from tracelens.cli import add_executor, refuse_input
 from tracelens.errors import UsageError
 from tracelens.files.option_fields import arguments_of, comma_list, option, options_of, output_option, positive, whole
+from tracelens.files.remote import folder_beside
 from tracelens.files.safe_text import terminal_text, trace_name
 from tracelens.files.say import Progress, say
 
@@ -93,7 +94,6 @@ def run_fuse(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
     from tracelens.analysis.ranks.rank_summary import ranks_text
     from tracelens.files.executors import open_executor
-    from tracelens.files.remote import folder_beside
     from tracelens.trace.rewriting import EventFilter, parse_window
 
     paths = find_traces(args.trace)
@@ -170,7 +170,6 @@ def run_replay(args: argparse.Namespace) -> int:
     FILE.py compares a kernel's results with the op's and says what the step would gain.
     """
     from tracelens.analysis.loaded_trace import load
-    from tracelens.files.remote import folder_beside
     from tracelens.report.excerpts.op_scripts import op_scripts, write_scripts
 
     asked = options_of(ReplayCommand, args)

@@ -184,7 +184,7 @@ _CLUSTER_ONLY = ("dispatch", "dispatch_dtype", "slots", "steps", "drift", "compa
 
 def _refuse(args: argparse.Namespace, config: dict[str, Any], names: Iterable[str], where: str) -> None:
     """UsageError for options that would silently be without effect; a note for such keys of a configuration."""
-    if given := [_option(name) for name in names if getattr(args, name) is not None]:
+    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is not None]:
         needed = "--cluster, or --ranks-per-node with --link-gb-s and --inter-gb-s"
         hint = f"name one: {needed}" if where == "a cluster" else "leave out --cluster and --link-gb-s"
         raise UsageError(f"only {where} has {', '.join(given)}; {hint}")
@@ -192,15 +192,11 @@ def _refuse(args: argparse.Namespace, config: dict[str, Any], names: Iterable[st
         say(f"without effect here: {', '.join(ignored)}; only {where} has them", to_stderr=True)
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster: bool) -> None:
     """UsageError for options that the original rules would not use; a note for such keys of a configuration."""
     others: tuple[str, ...] = ("skew", "groups", "best_groups", "capacity", "ranks_per_node", "cluster", *_CLUSTER_ONLY)
     others = others[1:] if args.skew == "balanced" else others
-    named = [_option(name) for name in (*NEVER_USED, *others) if getattr(args, name) is not None]
+    named = [f"--{name.replace('_', '-')}" for name in (*NEVER_USED, *others) if getattr(args, name) is not None]
     if named or is_cluster:
         given = ", ".join(named) or "--link-gb-s"
         raise UsageError(f"--rules original does not support {given}; omit --rules original")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files import option_fields
+from tracelens.files.atomic_write import refuse_file_name, write_whole
 from tracelens.files.option_fields import arguments_of, given_options, option, options_of, refuse_unread
 from tracelens.files.say import emit, say, say_lines
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
@@ -208,7 +209,6 @@ def _deployed(args: argparse.Namespace, asked: ServingConfig, mode: str | None) 
         experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]), said=args.model)
         rows = find_max_goodput(experiment, rates)
         if args.output is not None:
-            from tracelens.files.atomic_write import write_whole
             from tracelens.report.serving_report import sweep_page
 
             write_whole(args.output, sweep_page(rows))
@@ -252,8 +252,6 @@ def _say_json(args: argparse.Namespace, document: str) -> None:
 
 
 def _refuse_other_file(path: Path | None, *kinds: str) -> None:
-    from tracelens.files.atomic_write import refuse_file_name
-
     if path is not None and path.suffix not in kinds:
         refuse_file_name(path)
 
@@ -296,7 +294,6 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
         if timeline.is_full:
             say("note: the trace has only the first steps", to_stderr=True)
     if args.output is not None and args.output.suffix == ".html":
-        from tracelens.files.atomic_write import write_whole
         from tracelens.report.serving_report import served_page
 
         write_whole(args.output, served_page(result))
@@ -334,7 +331,6 @@ def _span(text: str, wanted: str, form: str) -> tuple[float, ...]:
 
 
 def _calibrate(args: argparse.Namespace, deployment: Deployment) -> int:
-    from tracelens.files.atomic_write import write_whole
     from tracelens.predict.calibration.engine_calibration import calibrate
 
     engine = calibrate(deployment, args.calibrate, run=args.run_name, policy=args.policy)

@@ -19,6 +19,7 @@ from tracelens.files import option_fields
 from tracelens.files.option_fields import arguments_of, option, options_of, output_option
 from tracelens.files.safe_text import clipped, terminal_text, trace_name
 from tracelens.files.say import emit, say
+from tracelens.types.units import shown_change, shown_figure, shown_ms, shown_percent
 
 if TYPE_CHECKING:
     from tracelens.comparison.whatif.what_if import EnergyChange, WhatIf
@@ -66,8 +67,6 @@ _UNMOVED = "what kernels may be off by moves the step by less than 0.01 %"
 
 def _interval(found: WhatIf) -> str:
     """Between which times the step is, in ms; in percent where these are the same in ms."""
-    from tracelens.types.units import shown_ms
-
     if not found.low_us < found.high_us:
         without = _UNMOVED if found.is_estimated else "this is an exact replay and has no error bar"
         return f"   {without}" if found.asked else ""
@@ -80,8 +79,6 @@ def _interval(found: WhatIf) -> str:
 
 def _unchanged(found: WhatIf) -> Iterator[str]:
     """What the step is made of where a change leaves it as long as it was."""
-    from tracelens.types.units import shown_ms
-
     before, after, path = found.before.step_us, found.after.step_us, found.after.bound_by
     if not found.asked or not path or abs(after - before) >= _NONE * before:
         return
@@ -96,8 +93,6 @@ def _unchanged(found: WhatIf) -> Iterator[str]:
 
 def _energy(found: EnergyChange) -> str:
     """Joules and watts before and after."""
-    from tracelens.types.units import shown_change, shown_figure
-
     before, after, watts, limit_w = found.before_j, found.after_j, (found.before_w, found.after_w), found.limit_w
     if before is None or after is None or None in watts or limit_w is None:
         return f" energy unknown: {found.unknown}"
@@ -108,8 +103,6 @@ def _energy(found: EnergyChange) -> str:
 
 
 def _lines(found: WhatIf) -> Iterator[str]:
-    from tracelens.types.units import shown_change, shown_ms, shown_percent
-
     what = "step" if found.has_steps else "window"
     before, after = found.before.step_us, found.after.step_us
     change = f" ({shown_change(after / before - 1)})" if before else ""

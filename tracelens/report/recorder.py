@@ -148,7 +148,7 @@ class TraceFiles:
 
     def _rank_at_last(self) -> int | None:
         """0 for a program of one process; None for one of several that nothing tells apart."""
-        return 0 if self._rank is None and not _is_child() else self._rank
+        return 0 if self._rank is None and multiprocessing.parent_process() is None else self._rank
 
     def _finish(self, file: Path) -> None:
         rank, number = self._rank_at_last(), len(self._threads) + 1
@@ -347,7 +347,7 @@ def current_rank() -> int | None:
         return int(distributed.get_rank())
     if (rank := _number("RANK")) is not None:
         return rank
-    if _is_child():
+    if multiprocessing.parent_process() is not None:
         # MPI and Slurm number the processes that they start; those that mp.spawn starts inherit their parent's number
         return None
     # In a Slurm allocation mpirun's processes inherit the number of the task that started them
@@ -367,10 +367,6 @@ def _slurm_rank() -> int | None:
 def _number(name: str) -> int | None:
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
-
-
-def _is_child() -> bool:
-    return multiprocessing.parent_process() is not None
 
 
 class TrainerCallback:

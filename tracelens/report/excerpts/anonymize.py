@@ -350,7 +350,7 @@ class Names:
         if PUBLIC_OPS.match(name) or PUBLIC_ENGINE_STEPS.match(name) or self._is_event(name):
             return self._op(name)
         number = _NUMBER.search(name)
-        stem = name if number is None else _stem(name, number)
+        stem = name if number is None else f"{name[: number.start()]}#{number[2]}"
         word = "" if number is None else telling_word(name[: number.start()])
         made = self.placeholder("range", stem) + _phase(name) + (f"_{word}" if word else "")
         if number is not None:
@@ -426,10 +426,6 @@ def _phase(name: str) -> str:
     return "" if found is None else f"_{found[0] if found[0].startswith('(') else found[0].lower()}"
 
 
-def _stem(name: str, number: re.Match[str]) -> str:
-    return f"{name[: number.start()]}#{number[2]}"
-
-
 def _as_number(digits: str) -> tuple[int, str]:
     """What sorts as the number does; Python makes none of thousands of digits."""
     significant = digits.lstrip("0")
@@ -441,7 +437,7 @@ def _numbers_by_stem(names: Iterable[str]) -> dict[str, dict[tuple[int, str], in
     found: dict[str, set[tuple[int, str]]] = {}
     for name in names:
         if (number := _NUMBER.search(name)) is not None:
-            found.setdefault(_stem(name, number), set()).add(_as_number(number[1]))
+            found.setdefault(f"{name[: number.start()]}#{number[2]}", set()).add(_as_number(number[1]))
     return {stem: {number: rank for rank, number in enumerate(sorted(numbers), 1)} for stem, numbers in found.items()}
 
 
