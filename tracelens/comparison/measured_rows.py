@@ -24,7 +24,6 @@ from tracelens.comparison.sides import (
     call_role,
     host_by_step,
     joules_by_step,
-    kernel_time_by_step,
     weights,
 )
 from tracelens.types.records import Record
@@ -442,7 +441,8 @@ class MeasuredSide:
         self.numbered = numbered_side
         side = numbered_side.side
         self.steps, self.ranks = by_step(side, rows, count)
-        (time, self.kernel_ranks), (number, self.call_ranks) = kernel_time_by_step(side, rows, count)
+        time, self.kernel_ranks = by_step(side, rows, count, "kernels")
+        number, self.call_ranks = by_step(side, rows, count, "calls")
         self.kernel_steps = time, number
         self.rows, self.calls = np.concatenate(list(rows)), np.concatenate(numbered_side.call_of)
         each = weights(side)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -207,32 +208,26 @@ class Side(Record, frozen=True, kw_only=True, eq=False):
         return self.parts[0][0]
 
 
-def by_step(side: Side, rows: Sequence[Ints], count: int) -> tuple[Floats, Floats | None]:
-    """(row, step) of all runs: ns of each step that belong to each row; ``rows``: of each recording its units' rows.
+def by_step(side: Side, rows: Sequence[Ints], count: int, what: str = "time") -> tuple[Floats, Floats | None]:
+    """(row, step) of all runs: of each row the ns of each step that belong to it, the summed ns of the ``kernels`` that
+    the step launched, or the number of its ``calls``; ``rows``: of each recording its units' rows.
 
     Ranks of a run wait for each other, so that a step is the mean of them. Where they recorded different numbers of
     steps, each run is one sample: the mean of the ranks' means. The second array is that of (rank, row, step), None
     where there is one rank, or where not every run has the same.
     """
-    return _of_runs(
-        side,
-        [
-            _added((own[one.piece_unit], one.piece_step), one.piece_ns, (count, len(one.durations_ns)))
-            for one, own in zip(side.recordings, rows, strict=True)
-        ],
-    )
-
-
-def kernel_time_by_step(
-    side: Side, rows: Sequence[Ints], count: int
-) -> tuple[tuple[Floats, Floats | None], tuple[Floats, Floats | None]]:
-    """As ``by_step``: the summed ns of the kernels of each row that a step launched, and the number of its calls."""
-    places = [((own, one.step), (count, len(one.durations_ns)), one)
-              for one, own in zip(side.recordings, rows, strict=True)]  # fmt: skip
-    return (
-        _of_runs(side, [_added(at, one.kernel_ns, shape) for at, shape, one in places]),
-        _of_runs(side, [_added(at, one.repeats, shape) for at, shape, one in places]),
-    )
+    found = []
+    for one, own in zip(side.recordings, rows, strict=True):
+        known: dict[str, tuple[Any, Ints, Ints | Floats]] = {
+            "time": (one.piece_unit, one.piece_step, one.piece_ns),
+            "kernels": (slice(None), one.step, one.kernel_ns),
+            "calls": (slice(None), one.step, one.repeats),
+        }
+        unit, step, values = known[what]
+        steps = len(one.durations_ns)
+        sums = np.bincount(own[unit] * steps + step, values, minlength=count * steps)
+        found.append(sums.reshape(count, steps).astype(np.float64))
+    return _of_runs(side, found)
 
 
 def host_by_step(side: Side) -> dict[tuple[str, str], tuple[Floats, Floats]]:
@@ -255,12 +250,6 @@ def joules_by_step(side: Side, what: str) -> Floats | None:
     if any(len(joules) != len(one.durations_ns) for joules, one in zip(of_each, side.recordings, strict=True)):
         return None
     return _of_runs(side, [np.array([joules], np.float64) for joules in of_each])[0][0]
-
-
-def _added(at: tuple[Ints, Ints], values: Ints | Floats, shape: tuple[int, int]) -> Floats:
-    """A table of this shape, with the sum of the values at each place."""
-    place = at[0] * shape[1] + at[1]
-    return np.bincount(place, values, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
 
 def _of_runs(side: Side, found: Sequence[Floats]) -> tuple[Floats, Floats | None]:
