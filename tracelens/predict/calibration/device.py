@@ -8,10 +8,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.files.documents import toml_of
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import CONSTANTS, Calibration
 from tracelens.predict.calibration.fitting import Bounds, Fit, fitted, undetermined
@@ -25,41 +27,11 @@ LEAST_GROUPS = 3
 LEAST_GROUPS_TO_SPLIT = 6
 # A constant moved by a factor e costs as much as an error of 5 % in one row: what the data leave open stays put.
 _INERTIA = 0.05
-_TILES = {
-    "matrix_efficiency": (0.85, 0.05, 1), "hbm_efficiency": (0.8, 0.05, 1), "launch_us": (3, 0.3, 40),
-    "k_overhead": (128, 3, 3200), "store_efficiency": (0.5, 0.05, 1), "l2_ratio": (3, 0.5, 40),
-    "unit_ratio": (4, 1, 40), "split_us": (2, 0.05, 20), "row_ns": (3, 1e-3, 50), "single_row_us": (10, 0.01, 50),
-    "host_us": (80, 5, 1000), "host_small_us": (60, 5, 1000), "host_unaligned_us": (90, 5, 1000),
-    "host_fallback_us": (170, 5, 1000),
-}  # fmt: skip
-_DECODE = {
-    "launch_us": (8, 1, 30), "group_us": (1.2, 0.02, 6), "tile_us": (0.5, 0.02, 8), "hbm_efficiency": (0.85, 0.2, 1),
-    "combine_us": (1.5, 0.05, 20), "q_efficiency": (0.25, 0.02, 1), "split_cap": (25, 1, 200),
-}  # fmt: skip
 #: Family -> constant -> bounds.
 BOUNDS: Mapping[str, Mapping[str, Bounds]] = {
-    "gemm": _TILES,
-    "prefill": {
-        "launch_us": (9, 1, 30), "group_us": (1, 0.02, 6), "matrix_efficiency": (0.85, 0.1, 1),
-        "wide_head": (0.1, 1e-3, 2), "q_efficiency": (0.6, 0.02, 1), "kv_efficiency": (0.2, 0.02, 1),
-        "tail": (0.6, 0.01, 3), "longest": (0.9, 0.3, 1.5),
-    },
-    "backward": {"launch_us": (10, 1, 40), "group_us": (5, 0.02, 40), "matrix_efficiency": (0.6, 0.1, 1)},
-    "decode": {**_DECODE, "l2_efficiency": (0.5, 0.05, 1), "wide_head": (0.5, 0.05, 3)},
-    "latent": {**_DECODE, "matrix_efficiency": (0.6, 0.1, 1)},
-    "moe": {
-        "matrix_efficiency": (0.7, 0.03, 1), "hbm_efficiency": (0.85, 0.05, 1), "l2_efficiency": (0.6, 0.02, 1),
-        "overlap": (3, 1, 8), "cache": (0.6, 0.2, 1.5), "spill": (0.3, 0.01, 5), "spill_cache": (0.8, 0.3, 3),
-        "launch_us": (10, 0.5, 80), "k_overhead": (5, 1e-2, 60), "least_ffn": (64, 1, 256), "unaligned": (1, 0.05, 4),
-        "copies_us": (10, 0.05, 100), "depth_us": (1, 0.02, 20),
-        "experts_us": (0.5, 0.02, 10), "active_us": (3, 0.05, 300), "permute_passes": (0.7, 0.05, 20),
-        "activate_passes": (1.5, 0.05, 40), "combine_passes": (5, 0.05, 100),
-    },
-    "memory_bound": {"hbm_efficiency": (0.7, 0.01, 1), "launch_us": (3, 0.3, 40)},
-    "origami": {"slowdown": (1.2, 0.1, 10), "rows_power": (0.1, 1e-3, 1)},
-    "origami_prefill": {"slowdown": (1, 0.1, 10)},
-    "origami_backward": {"slowdown": (1, 0.1, 10)},
-}  # fmt: skip
+    family: {name: (start, least, most) for name, (start, least, most) in constants.items()}
+    for family, constants in toml_of(Path(__file__).with_name("bounds.toml")).items()
+}
 _ATTENTION_KERNELS = {(9, 0): "flash-attention-3", (8, 9): "ada"}
 #: Hopper's per-tensor kernel streams weights at a sixth of the peak: start there.
 _HOPPER_FP8_EXPERTS = {

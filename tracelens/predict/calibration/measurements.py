@@ -42,19 +42,17 @@ if TYPE_CHECKING:
 
 #: What a column of times is called, and how many us its unit has.
 TIMES = {"latency_ms": 1e3, "latency": 1e3, "time_ms": 1e3, "latency_us": 1.0, "measured_us": 1.0, "time_us": 1.0}
-GROUPS = {
-    "gemm": ("n", "k"),
-    "context-attention": ("num_heads", "num_key_value_heads", "head_dim", "window_size"),
-    "generation-attention": ("num_heads", "num_key_value_heads", "head_dim", "window_size"),
-    "context-mla": ("num_heads",),
-    "generation-mla": ("num_heads",),
-    "moe": ("hidden_size", "inter_size", "num_experts", "topk"),
-    "sdpa": ("q_heads", "kv_heads", "d_qk", "window", "causal"),
+_HEADS = ("num_heads", "num_key_value_heads", "head_dim", "window_size")
+#: Kind of table -> the family of its calls, and what those of one shape group have in common.
+_TABLES = {
+    "gemm": ("gemm", ("n", "k")),
+    "context-attention": ("prefill", _HEADS),
+    "generation-attention": ("decode", _HEADS),
+    "context-mla": ("prefill", ("num_heads",)),
+    "generation-mla": ("latent", ("num_heads",)),
+    "moe": ("moe", ("hidden_size", "inter_size", "num_experts", "topk")),
+    "sdpa": ("prefill", ("q_heads", "kv_heads", "d_qk", "window", "causal")),
 }
-_FAMILIES = {
-    "gemm": "gemm", "context-attention": "prefill", "generation-attention": "decode", "context-mla": "prefill",
-    "generation-mla": "latent", "moe": "moe", "sdpa": "prefill",
-}  # fmt: skip
 #: Family -> what calls of one shape group have in common, by name.
 _GROUPED_BY = {
     "gemm": ("n", "k"), "grouped-gemm": ("n", "k"), "sdpa": ("q_heads", "kv_heads", "d_qk", "window"),
@@ -64,7 +62,7 @@ _GROUPED_BY = {
 
 def table_kind(table: pd.DataFrame, name: str) -> str:
     """Which of ``estimation.KINDS`` a table of measured times is, by its columns. InputError when none."""
-    known = {name: KINDS[name] for name in GROUPS}
+    known = {name: KINDS[name] for name in _TABLES}
     found = next((kind for kind, of in known.items() if all(column in table for column in of.needed)), None)
     if found is None or not any(column in table for column in TIMES):
         raise InputError(
@@ -82,6 +80,7 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
     """
     what = table_kind(table, name)
     kind, column = KINDS[what], next(column for column in TIMES if column in table)
+    family, grouped_by = _TABLES[what]
     measured = measured_rows(table, column, size_faults(table, kind, name), name)
     table = with_sizes(table, kind).assign(**{column: numbers(table, column, TIME)})[measured]
     times, good = table[column].to_numpy(np.float64) * TIMES[column], of_device(table, device)
@@ -95,16 +94,16 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
             continue
         part = table[rows].reset_index(drop=True)
         columns = kind.columns(part, each)
-        keys = part[[key for key in GROUPS[what] if key in part]].fillna(0).to_numpy(float)
+        keys = part[[key for key in grouped_by if key in part]].fillna(0).to_numpy(float)
         gradient = isinstance(columns, AttentionColumns) and columns.gradient
-        family = "backward" if gradient else _FAMILIES[what]
+        family_run = "backward" if gradient else family
         measured_calls = Measured(
-            family=family,
+            family=family_run,
             precision=each,
             parts=(MeasuredPart(rows=len(part), price=batch_price(columns)),),
             time_us=times[rows],
             groups=np.array(["/".join(f"{value:g}" for value in row) for row in keys]),
-            use=_to_fit(columns, each, device, family),
+            use=_to_fit(columns, each, device, family_run),
         )
         found += [measured_calls, *by_origami(measured_calls, columns, device)]
     return found

@@ -35,62 +35,11 @@ class Parameter(Record, frozen=True, kw_only=True):
     least: float = 0.0
 
 
-PARAMETERS = (
-    Parameter(name="experts", kind=int, help="number of experts", original="NUM_EXPERTS", production=128, least=1),
-    Parameter(name="tokens", kind=int, help="tokens of all ranks", original="SEQLEN", production=1024, least=1),
-    Parameter(name="topk", kind=int, help="experts per token", original="TOP_K", production=8, least=1),
-    Parameter(name="ranks", kind=int, help="number of ranks", original="NUM_NODES", production=8, least=1),
-    Parameter(name="hot_ratio", kind=float, help="share of hot experts", original="HOT_RATIO", production=0.5),
-    Parameter(name="hot_weight", kind=float, help="their share of all routings", original="HOT_WEIGHT", production=0.8),
-    Parameter(
-        name="weight_bytes", kind=int, help="bytes of a routing weight", original="WEIGHT_PRECISION", production=4
-    ),
-    Parameter(
-        name="routing_bytes", kind=int, help="bytes of a destination rank", original="ROUTING_PRECISION", production=1
-    ),
-    Parameter(name="id_bytes", kind=int, help="bytes of a source or position", original="ID_PRECISION", production=2),
-    Parameter(
-        name="unit_bytes", kind=int, original="UNIT_COMM_LOAD",
-        help="metadata bytes per token and expert; default: weight + 2 ids + destination",
-    ),
-    Parameter(name="links", kind=int, help="links per pair of ranks", original="NUM_LINKS", production=1, least=1),
-    Parameter(name="base_delay_ms", kind=float, help="delay per round", original="BASE_DELAY", production=2),
-    Parameter(name="initial_delay_ms", kind=float, help="delay at start", original="INITIAL_CPU_DELAY", production=0),
-    Parameter(
-        name="intra_bytes_per_ms", kind=float, original="INTRA_BW", production=100,
-        help="bytes per ms of a mesh link, also its load per round",
-    ),
-    Parameter(
-        name="packet_bytes", kind=int, original="PACKET_SIZE", production=20, least=1,
-        help="largest packet; on a cluster 32768",
-    ),
-    Parameter(
-        name="packet_delay_ms", kind=float, help="time to prepare a packet", original="PACKET_PREP_DELAY", production=1
-    ),
-    Parameter(
-        name="packets_per_turn", kind=int, original="ROUND_ROBIN_MAX_PACKETS", production=5, least=1,
-        help="maximum packets per turn to one destination",
-    ),
-    Parameter(
-        name="nic_bytes_per_round", kind=float, original="NIC_RATE", production=10_000,
-        help="most bytes that a rank sends, and receives, per round",
-    ),
-    Parameter(name="layers", kind=int, help="MoE layers; default: 1", original="NUM_LAYERS", production=58, least=1),
-    Parameter(
-        name="hidden", kind=int, help="hidden size; default on a cluster: 7168", original="EMBED_DIM", production=7168,
-        least=1,
-    ),
-    Parameter(
-        name="inter_gb_s", kind=float, original="INTER_BW", production=50, scale=BYTES_PER_MS_IN_GB_S,
-        help="bandwidth between nodes, per network card",
-    ),
-    Parameter(
-        name="overlap", kind=float, original="PARALLELIZATION_MULTIPLIER", production=1.2, least=1,
-        help="preparing and sending a packet take 1/N of their sum; default: 1, no overlap",
-    ),
-    Parameter(name="ranks_per_node", kind=int, help="ranks per node", least=1),
-    Parameter(name="seed", kind=int, help="seed of the random numbers"),
-)  # fmt: skip
+_KINDS: Mapping[str, type[int] | type[float]] = {"int": int, "float": float}
+PARAMETERS = tuple(
+    Parameter(**given | {"kind": _KINDS[given["kind"]]})
+    for given in toml_of(Path(__file__).with_name("parameters.toml"))["parameter"]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 
 from tracelens.errors import InputError, TracelensError, UsageError
-from tracelens.files.documents import beside, expected, refuse_deep, text_of, told
+from tracelens.files.documents import beside, expected, refuse_deep, text_of, told, toml_of
 from tracelens.predict.workload.blocks import DENSE_LAYER, SPARSE_LAYER
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.model_shape import Experts, LatentAttention
@@ -25,32 +25,10 @@ from tracelens.predict.workload.parallel_config import Moments
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 
-#: A key's name in Megatron -> the option of a projection that it is, of whole numbers.
-_DEGREES = {
-    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep", "expert_tensor_parallel_size": "etp", "micro_batch_size": "micro_batch",
-    "global_batch_size": "global_batch", "seq_length": "sequence", "virtual_pipeline_model_parallel_size": "vpp",
-    "num_virtual_stages_per_pipeline_rank": "vpp", "nnodes": "nodes", "world_size": "gpus",
-}  # fmt: skip
-#: A key's name in Megatron -> the size of a model, of its experts, of its latent attention.
-_SIZES = {
-    "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "q_heads", "num_query_groups": "kv_heads",
-    "kv_channels": "head_dim", "vocab_size": "vocab", "padded_vocab_size": "vocab", "mtp_num_layers": "mtp_layers",
-}  # fmt: skip
-_EXPERT_SIZES = {
-    "num_experts": "count", "moe_router_topk": "top_k", "moe_ffn_hidden_size": "ffn",
-    "moe_shared_expert_intermediate_size": "shared_ffn",
-}  # fmt: skip
-_LATENT_SIZES = {
-    "q_lora_rank": "q_rank", "kv_lora_rank": "kv_rank", "qk_head_dim": "d_nope", "qk_pos_emb_head_dim": "d_rope",
-    "v_head_dim": "d_v",
-}  # fmt: skip
-#: What Primus' pre_trainer.yaml, which its examples name as ``config``, says of a step (AMD-AGI/Primus at 44a21d1,
-#: primus/configs/modules/megatron); for a launch file that lies outside its folders.
-_PRE_TRAINER = {
-    "global_batch_size": "16", "micro_batch_size": "2", "seq_length": "1024", "use_flash_attn": "true", "bf16": "true",
-    "use_distributed_optimizer": "true",
-}  # fmt: skip
+_TABLES = toml_of(Path(__file__).with_name("launch_keys.toml"))
+_DEGREES, _SIZES, _EXPERT_SIZES, _LATENT_SIZES, _PRE_TRAINER = (
+    _TABLES[name] for name in ("degrees", "sizes", "expert_sizes", "latent_sizes", "pre_trainer")
+)
 _POSITIONS = "max_position_embeddings"
 #: Files that extend each other.
 _DEEPEST = 20

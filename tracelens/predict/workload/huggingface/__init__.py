@@ -14,21 +14,12 @@ from tracelens.errors import InputError
 from tracelens.files.documents import json_of
 from tracelens.predict.workload.huggingface.checkpoint_types import read_quantization
 from tracelens.predict.workload.huggingface.decoders import OLDER, decoder, read_vision
-from tracelens.predict.workload.huggingface.keys import Family, Keys, families
+from tracelens.predict.workload.huggingface.keys import Family, Keys, families, told_by_type
 from tracelens.predict.workload.model_shape import VisionTower
 from tracelens.types.dtypes import DType
 
 #: Where a multimodal config keeps its language model.
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
-#: Parts of unread keys that tell of blocks which change the figures and have no model here.
-_OTHER_BLOCKS = (
-    "mamba", "ssm", "rwkv", "retention", "hyena", "recurrent", "lru_", "linear_attn", "lightning", "index_", "sparse_",
-    "compress", "altup", "laurel", "per_layer_input", "moba", "mem_", "kda", "gdn", "cross_attention", "cross_layers",
-    "is_encoder_decoder", "num_encoder_layers", "encoder_layers", "decoder_layers", "d_conv", "conv_l_cache",
-    "type_vocab_size", "num_kv_shared_layers", "share_q_dim", "zero_expert_num", "state_size", "parallel_attn_mlp_res",
-)  # fmt: skip
-#: Parts of the names of model types that have none either: encoders, RWKV.
-_OTHER_TYPES = ("bert", "electra", "rwkv")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -101,12 +92,12 @@ def _language_model(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_other_blocks(path: Path, kind: str, unread: tuple[str, ...]) -> None:
-    if any(part in kind.lower() for part in _OTHER_TYPES):
+    if any(part in kind.lower() for part in told_by_type()["other_types"]):
         raise InputError(
             f"{path.name}: {kind} has blocks that tracelens does not model (it reads decoders of attention, Mamba-2, "
             "linear attention and experts); write its shape as a model file, see docs/models.md"
         )
-    telling = [name for name in unread if any(part in name for part in _OTHER_BLOCKS)]
+    telling = [name for name in unread if any(part in name for part in told_by_type()["other_blocks"])]
     if telling:
         raise InputError(
             f"{path.name}: model_type {kind!r} is not known, and {', '.join(telling)} stands for blocks that "
