@@ -4,6 +4,7 @@ recomputation, and strides of groups; docs/projection.md says how each is modele
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -39,6 +40,8 @@ MODULES = (
     "shared_experts",
 )  # fmt: skip
 _PARALLELISM, _COMPUTING = "parallelism", "computation"
+_divided, _computed = (functools.partial(option, group=title) for title in (_PARALLELISM, _COMPUTING))
+_degree = functools.partial(_divided, default=1, kind=positive, metavar="N")
 
 
 def _first_and_last(text: str) -> tuple[int, int]:
@@ -46,10 +49,6 @@ def _first_and_last(text: str) -> tuple[int, int]:
     if len(found) != 2 or not all(part.isdecimal() for part in found):
         raise UsageError(f"--bf16-layers takes two layer counts, like 1,1; got {text!r}")
     return int(found[0]), int(found[1])
-
-
-def _degree(help: str) -> Any:  # noqa: A002
-    return option(help, 1, kind=positive, metavar="N", group=_PARALLELISM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,32 +61,25 @@ class TrainingOptions:
     cp: int = _degree("context-parallel ranks")
     ep: int = _degree("expert-parallel ranks")
     etp: int = _degree("tensor-parallel ranks of each expert")
-    zero: int = option(
+    zero: int = _divided(
         "what data-parallel replicas shard: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights (FSDP)",
         1,
         kind=int,
         choices=(0, 1, 2, 3),
-        group=_PARALLELISM,
     )
-    shard: int | None = option(
-        "ranks to shard over (HSDP); default: all replicas", kind=positive, metavar="RANKS", group=_PARALLELISM
-    )
-    sequence_parallel: bool = option(
-        "with --tp: run norms and residuals on all tokens on every rank", True, group=_PARALLELISM
-    )
-    micro_batch: int = option("sequences per micro-batch", 1, kind=positive, metavar="SEQUENCES", group=_PARALLELISM)
+    shard: int | None = _divided("ranks to shard over (HSDP); default: all replicas", kind=positive, metavar="RANKS")
+    sequence_parallel: bool = _divided("with --tp: run norms and residuals on all tokens on every rank", True)
+    micro_batch: int = _divided("sequences per micro-batch", 1, kind=positive, metavar="SEQUENCES")
     tp_overlap: TPOverlap = option(
         "tensor-parallel collectives overlapped with GEMMs", "none", choices=get_args(TPOverlap), group=_COMPUTING
     )
-    ep_overlap: bool = option(
-        "expert exchanges overlapped with another micro-batch's backward", False, group=_COMPUTING
-    )
+    ep_overlap: bool = _computed("expert exchanges overlapped with another micro-batch's backward", False)
     precision: Precision | PrecisionName = option(
         "compute precision of GEMMs with weights", "bf16", choices=TRAINED, group=_COMPUTING
     )
-    bf16_layers: tuple[int, int] = option(
+    bf16_layers: tuple[int, int] = _computed(
         "number of first and last layers that compute in BF16, whatever --precision; default: none",
-        (0, 0), read=_first_and_last, metavar="FIRST,LAST", group=_COMPUTING,
+        (0, 0), read=_first_and_last, metavar="FIRST,LAST",
     )  # fmt: skip
     gradients: Gradients = option(
         "precision of stored and summed gradients", "fp32", choices=get_args(Gradients), group=_COMPUTING
@@ -100,22 +92,21 @@ class TrainingOptions:
     recompute: Recompute = option(
         "what the backward pass recomputes", "none", choices=get_args(Recompute), group=_COMPUTING
     )
-    recompute_modules: tuple[str, ...] = option(
+    recompute_modules: tuple[str, ...] = _computed(
         f"modules to recompute with --recompute selective: {' '.join(MODULES)}; default: core_attn",
-        ("core_attn",), read=comma_list, metavar="A,B", group=_COMPUTING,
+        ("core_attn",), read=comma_list, metavar="A,B",
     )  # fmt: skip
-    recompute_layers: int | None = option(
-        "with --recompute full: how many of the model's layers; default: all",
-        kind=positive, metavar="LAYERS", group=_COMPUTING,
-    )  # fmt: skip
-    lora: int = option(
+    recompute_layers: int | None = _computed(
+        "with --recompute full: how many of the model's layers; default: all", kind=positive, metavar="LAYERS"
+    )
+    lora: int = _computed(
         "LoRA: train adapters of this rank on attention's GEMMs, all else frozen; 0: train everything",
-        0, kind=int, metavar="RANK", group=_COMPUTING,
+        0, kind=int, metavar="RANK",
     )  # fmt: skip
-    fused_loss: bool = option("cross entropy on 16-bit logits; the gradient overwrites them", False, group=_COMPUTING)
-    offload_layers: int = option(
+    fused_loss: bool = _computed("cross entropy on 16-bit logits; the gradient overwrites them", False)
+    offload_layers: int = _computed(
         "layers whose activations are offloaded to CPU memory; transfers count as hidden",
-        0, kind=integer, metavar="LAYERS", group=_COMPUTING,
+        0, kind=integer, metavar="LAYERS",
     )  # fmt: skip
     graphs: Graphs = option(
         "which kernel launches CUDA graphs replay", "none", choices=get_args(Graphs), group=_COMPUTING
