@@ -156,9 +156,8 @@ def test_more_devices_and_a_looser_slo_are_never_worse():
 
 def test_little_s_law_and_devices_add_up():
     found, points = points_of((8,), concurrency=24)
-    states = points.states
-    assert states.flight == pytest.approx(np.full(len(points), 24.0))
-    assert states.rate * (states.first_s + 63 * states.token_s) == pytest.approx(states.flight)
+    assert points.flight == pytest.approx(np.full(len(points), 24.0))
+    assert points.rate * (points.first_s + 63 * points.token_s) == pytest.approx(points.flight)
     for at in range(len(points)):
         other = points.prefill[at]
         server = (found.serving if other < 0 else found.decoding)[points.server[at]]

@@ -12,8 +12,9 @@ from tests.conftest import examples, part
 from tests.serving.test_levels import CASES, SHARDED
 from tracelens.errors import UsageError
 from tracelens.predict.serving.deployment import Adapters, Engine, Parallelism, Speculation
+from tracelens.predict.serving.replica_state import DiskCache, Options
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
-from tracelens.predict.serving.simulation import DiskCache, Options, Simulation
+from tracelens.predict.serving.simulation import Simulation
 
 TIGHT = Engine(kv_tokens=1600)
 DEPLOYMENTS = (

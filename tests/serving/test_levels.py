@@ -14,9 +14,9 @@ from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.predict.serving.deployment import Adapters, Engine, Parallelism, Speculation
 from tracelens.predict.serving.metrics import differences, per_request, summary
-from tracelens.predict.serving.replica_state import LEVELS
+from tracelens.predict.serving.replica_state import LEVELS, DiskCache, Options
 from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
-from tracelens.predict.serving.simulation import DiskCache, Options, Simulation, simulate
+from tracelens.predict.serving.simulation import Simulation, simulate
 
 MIXED = Workload(
     arrivals=Arrivals(rate=12.0),

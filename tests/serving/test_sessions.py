@@ -18,9 +18,9 @@ from tracelens.predict import network
 from tracelens.predict.serving.costs import FS_PER_US
 from tracelens.predict.serving.deployment import Engine, Parallelism
 from tracelens.predict.serving.metrics import per_request, summary
-from tracelens.predict.serving.replica_state import BlockPool
+from tracelens.predict.serving.replica_state import BlockPool, DiskCache, Options
 from tracelens.predict.serving.requests import FS_PER_S, Arrivals, Lengths, Requests, Workload, read_requests
-from tracelens.predict.serving.simulation import DiskCache, Options, Simulation, simulate
+from tracelens.predict.serving.simulation import Simulation, simulate
 
 CHAT = Workload(
     arrivals=Arrivals(rate=3.0),

@@ -382,7 +382,7 @@ def _compared(args: argparse.Namespace, asked: ServingConfig) -> list[ScenarioCo
     """The levels of the deployment that is asked for, or of the three built-in ones."""
     from tracelens.laboratory.scenarios import SCENARIOS, bundled, compare, load_of, of_deployment
     from tracelens.predict.serving.experiment import deployment_of, experiment_of
-    from tracelens.predict.serving.simulation import Options
+    from tracelens.predict.serving.replica_state import Options
 
     count = asked.requests if isinstance(asked.requests, int) else 24
     cluster = args.cluster or "dgx-h100"

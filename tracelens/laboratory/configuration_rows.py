@@ -39,8 +39,9 @@ from tracelens.predict.serving.deployment import (
     compute_of,
 )
 from tracelens.predict.serving.metrics import FS_PER_S, energy_of, over_waiting_j
+from tracelens.predict.serving.replica_state import Options
 from tracelens.predict.serving.requests import LONGEST, Requests
-from tracelens.predict.serving.simulation import Options, Outcome, Simulation
+from tracelens.predict.serving.simulation import Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.types.records import Record

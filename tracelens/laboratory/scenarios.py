@@ -15,8 +15,9 @@ from tracelens.backends import System
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Parallelism
 from tracelens.predict.serving.metrics import differences, summary
+from tracelens.predict.serving.replica_state import Options
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
-from tracelens.predict.serving.simulation import Options, Outcome, simulate
+from tracelens.predict.serving.simulation import Outcome, simulate
 from tracelens.predict.workload import ModelConfig
 from tracelens.types.records import Record
 

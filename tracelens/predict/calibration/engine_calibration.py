@@ -17,8 +17,9 @@ from tracelens.predict.calibration.fitting import coordinate_search
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import Deployment, Engine
 from tracelens.predict.serving.metrics import per_request
+from tracelens.predict.serving.replica_state import Options
 from tracelens.predict.serving.requests import MeasuredRequests, Requests, read_requests
-from tracelens.predict.serving.simulation import Options, simulate
+from tracelens.predict.serving.simulation import simulate
 from tracelens.types.records import Record
 
 

@@ -13,7 +13,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -71,14 +71,9 @@ class SteadyStates(Record, frozen=True, kw_only=True, eq=False):
     token_s: Floats
     token_tail_s: Floats
 
-    def only(self, chosen: npt.NDArray[Any]) -> SteadyStates:
+    def only(self, chosen: npt.NDArray[Any]) -> Self:
         """The entries that are chosen, by a mask or in that order."""
-        return SteadyStates(**{name: getattr(self, name)[chosen] for name in _STATE})
-
-    @classmethod
-    def joined(cls, parts: Sequence[SteadyStates]) -> SteadyStates:
-        """All of them."""
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _STATE})
+        return type(self)(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
 
     def under(self, target: float | None, name: str, *, steps: float) -> tuple[Ints, SteadyStates]:
         """Of states in rows, each of rising loads: in which row, and which, those are at which ``name`` is ``target``,
@@ -97,16 +92,13 @@ class SteadyStates(Record, frozen=True, kw_only=True, eq=False):
         low, high = rising[rows, before], rising[rows, after]
         part = np.where(high > low, (target - low) / np.where(high > low, high - low, 1.0), 0.0).clip(0.0)
         found = {}
-        for each in _STATE:
+        for each in SteadyStates.__struct_fields__:
             values = getattr(self, each)
             found[each] = values[rows, before] * (1 - part) + values[rows, after] * part
         stay = found["first_s"] + steps * found["token_s"]
         found["flight"] = np.full(len(rows), target) if name == "flight" else target * stay
         found["rate"] = np.full(len(rows), target) if name == "rate" else target / stay
         return rows, SteadyStates(**found)
-
-
-_STATE = ("rate", "flight", "first_s", "first_tail_s", "token_s", "token_tail_s")
 
 
 class PrefillPool(NamedTuple):
@@ -472,7 +464,7 @@ class ServerSearch:
         return found
 
 
-class Points(Record, frozen=True, kw_only=True, eq=False):
+class Points(SteadyStates, frozen=True, kw_only=True, eq=False):
     """Deployments under loads, an entry each: how many replicas of which server, and its figures as in a steady state.
 
     ``prefill`` is -1 where each replica computes its prompts.
@@ -483,32 +475,18 @@ class Points(Record, frozen=True, kw_only=True, eq=False):
     replicas: Ints
     prefills: Ints
     devices: Ints
-    states: SteadyStates
 
     def __len__(self) -> int:
         return len(self.devices)
 
     def per_gpu(self, lengths: MeanLengths) -> Floats:
         """Output tokens per second and device."""
-        return self.states.rate * lengths.answer / self.devices
+        return self.rate * lengths.answer / self.devices
 
     @property
     def per_user(self) -> Floats:
         """Tokens per second of one request."""
-        return 1 / self.states.token_s
-
-    def only(self, chosen: npt.NDArray[Any]) -> Points:
-        """Those that are chosen, by a mask or in that order."""
-        columns = ("server", "prefill", "replicas", "prefills", "devices")
-        kept = {name: getattr(self, name)[chosen] for name in columns}
-        return Points(**kept, states=self.states.only(chosen))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Points]) -> Points:
-        """All of them."""
-        columns = ("server", "prefill", "replicas", "prefills", "devices")
-        kept = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
-        return cls(**kept, states=SteadyStates.joined([part.states for part in parts]))
+        return 1 / self.token_s
 
 
 def front(across: Floats, up: Floats) -> Ints:
@@ -545,7 +523,8 @@ def deployments(found: ServerSearch) -> tuple[Points, int]:
             replicas, others, prefills, counts = np.array(rows, dtype=np.int64).T
             parts.append(_under(found, at, replicas, others, prefills, counts))
             looked += len(rows)
-    return Points.joined(parts), looked
+    columns = {name: [getattr(part, name) for part in parts] for name in Points.__struct_fields__}
+    return Points(**{name: np.concatenate(column) for name, column in columns.items()}), looked
 
 
 def _under(found: ServerSearch, at: int, replicas: Ints, others: Ints, prefills: Ints, devices: Ints) -> Points:
@@ -581,17 +560,16 @@ def _under(found: ServerSearch, at: int, replicas: Ints, others: Ints, prefills:
     rows, chosen = states.under(target, name, steps=found.lengths.answer - 1)
     return Points(
         server=np.full(len(rows), at), prefill=others[rows], replicas=replicas[rows], prefills=prefills[rows],
-        devices=devices[rows], states=chosen,
+        devices=devices[rows], **{name: getattr(chosen, name) for name in chosen.__struct_fields__},
     )  # fmt: skip
 
 
 def within(points: Points, limits: Objectives, lengths: MeanLengths) -> npt.NDArray[np.bool_]:
     """Which keep the limits, or nearly, so that a simulation must decide."""
-    states = points.states
-    whole = states.first_tail_s + (lengths.answer - 1) * states.token_tail_s
+    whole = points.first_tail_s + (lengths.answer - 1) * points.token_tail_s
     keep = np.ones(len(points), dtype=bool)
     for tail, limit in (
-        (states.first_tail_s, limits.ttft_ms), (states.token_tail_s, limits.tpot_ms), (whole, limits.e2e_ms),
+        (points.first_tail_s, limits.ttft_ms), (points.token_tail_s, limits.tpot_ms), (whole, limits.e2e_ms),
     ):  # fmt: skip
         if limit is not None:
             keep &= tail <= _MARGIN * limit / MS_PER_S
@@ -721,7 +699,7 @@ def options_of_point(found: ServerSearch, points: Points, place: int) -> dict[st
             if name not in ("engine", "weights"):
                 options[f"prefill_{name}"] = value
     # Round robin gives some replicas more than their share
-    each = math.ceil(1.25 * float(points.states.flight[place]) / replicas / server.cost.deployment.parallelism.dp)
+    each = math.ceil(1.25 * float(points.flight[place]) / replicas / server.cost.deployment.parallelism.dp)
     if "max_num_seqs" in fixed:
         options["max_num_seqs"] = fixed["max_num_seqs"]
     elif each > _USUAL_SEQUENCES:
@@ -732,7 +710,7 @@ def options_of_point(found: ServerSearch, points: Points, place: int) -> dict[st
 def _simulated(found: ServerSearch, points: Points, place: int) -> list[Planned]:
     """One point as ``serve`` has it; none where it refuses, or where the SLO breaks."""
     wanted, options = found.wanted, options_of_point(found, points, place)
-    load: dict[str, Any] = {"concurrency": (users := max(round(float(points.states.flight[place])), 1))}
+    load: dict[str, Any] = {"concurrency": (users := max(round(float(points.flight[place])), 1))}
     if users >= _MANY:
         load["requests"] = _PER_USER * users
     if wanted.asked.rate is not None:
@@ -759,7 +737,7 @@ def _simulated(found: ServerSearch, points: Points, place: int) -> list[Planned]
         **_interval(experiment.deployment, figures[_FRONT[0]], is_apart=experiment.prefill is not None),
         "estimated_tokens_per_s_per_gpu": float(points.per_gpu(found.lengths)[place]),
         "estimated_tokens_per_s_per_user": float(points.per_user[place]),
-        "estimated_ttft_ms": float(points.states.first_s[place]) * MS_PER_S,
+        "estimated_ttft_ms": float(points.first_s[place]) * MS_PER_S,
         "command": shlex.join(_command(wanted, options | load)),
     }
     return [Planned(row=row, notes=tuple(result.notes))]

@@ -40,10 +40,10 @@ from tracelens.predict.serving.metrics import (
     within,
 )
 from tracelens.predict.serving.profile import Profile, model_of_profile, step_cost
-from tracelens.predict.serving.replica_state import Step
+from tracelens.predict.serving.replica_state import DiskCache, Options, Step
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload, read_requests
-from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
-from tracelens.predict.serving.simulation import DiskCache, Options, Outcome, Simulation
+from tracelens.predict.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig, names_of
+from tracelens.predict.serving.simulation import Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.predict.workload.token_routing import Skew
@@ -236,16 +236,8 @@ def engine_of(asked: EngineOptions, device: HardwareSpec | None = None) -> Engin
     engine = Engine() if asked.engine is None else asked.engine
     if not isinstance(engine, Engine):
         engine = _named_engine(str(engine), device)
-    names = (
-        "max_num_seqs",
-        "max_batched_tokens",
-        "kv_tokens",
-        "block_tokens",
-        "preemption",
-        "overlap",
-        "recv_interval",
-    )
-    given: dict[str, Any] = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    names = sorted(names_of(EngineOptions) - {"engine", "backend"})
+    given: dict[str, Any] = {name: value for name in names if (value := getattr(asked, name)) is not None}
     if "max_num_seqs" in given and "max_batched_tokens" not in given:
         given["max_batched_tokens"] = max(engine.max_batched_tokens, given["max_num_seqs"])
     return dataclasses.replace(engine, **given)
@@ -289,12 +281,7 @@ def deployment_of(
         model=config,
         system=system,
         parallelism=Parallelism(
-            tp=asked.tp,
-            pp=asked.pp,
-            dp=asked.dp,
-            ep=asked.ep,
-            redundant_experts=asked.redundant_experts,
-            imbalance=asked.imbalance,
+            **_same(asked, "tp", "pp", "dp", "ep", "redundant_experts", "imbalance"),
             skew=Skew.parse(asked.skew) if asked.skew else None,
         ),
         precision=engine.cached(dataclasses.replace(ServingPrecision.named(weights, config), kv=kv)),
@@ -341,14 +328,8 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
         deployment=deployment,
         prefill=_prefill(deployment, asked),
         options=Options(
-            policy=asked.policy,
-            router=asked.router,
-            replicas=asked.replicas,
-            prefill_replicas=asked.prefill_replicas,
+            **_same(asked, "policy", "router", "replicas", "prefill_replicas", "contention", "jitter", "order"),
             levels=tuple(asked.lod.split(",")),
-            contention=asked.contention,
-            jitter=asked.jitter,
-            order=asked.order,
             kv_link_gb_s=asked.kv_link,
             kv_transfer=asked.kv_transfer,
             cpu_cache_gib=asked.cpu_cache,
@@ -362,6 +343,11 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
         price_per_gpu_hour=asked.price_per_gpu_hour,
         facility=Facility(pue=asked.pue, usd_per_kwh=asked.price_per_kwh, co2_g_per_kwh=asked.co2_per_kwh),
     )
+
+
+def _same(asked: DeploymentOptions, *names: str) -> dict[str, Any]:
+    """Options that have the same name in what is made of them."""
+    return {name: getattr(asked, name) for name in names}
 
 
 def _replayed(deployment: Deployment, asked: ServingConfig) -> tuple[Deployment, Requests | None]:
@@ -393,10 +379,7 @@ def _workload(deployment: Deployment, asked: ServingConfig) -> Workload:
         raise UsageError("--think-time needs --turns: it is the pause between the requests of a session")
     return Workload(
         arrivals=Arrivals(
-            kind="closed" if closed else asked.arrivals,
-            rate=asked.rate,
-            variation=asked.variation,
-            concurrency=asked.concurrency,
+            kind="closed" if closed else asked.arrivals, **_same(asked, "rate", "variation", "concurrency")
         ),
         input=Lengths.of(asked.input_tokens),
         output=Lengths.of(asked.output_tokens),

@@ -18,12 +18,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.backends import System
 from tracelens.errors import UsageError
 from tracelens.predict.serving.costs import Mix, StageWork, StepCost
 from tracelens.predict.serving.event_queue import EventQueue, Process
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Plan
 from tracelens.types.records import Record
+from tracelens.types.units import BYTES_PER_GIB
 
 #: Runs of steps of one kind that a log keeps at most.
 MOST_KEPT = 2048
@@ -398,26 +400,102 @@ PlanFunction: TypeAlias = Callable[[Any], Plan]
 ONE_TOKEN = 1 << 20
 
 
-class Conduct(NamedTuple):
-    """How a replica runs: what its steps take on, and in how much detail they pass.
-
-    ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports;
-    ``jitter`` is how much a layer's time varies.
-    ``cpu_cache_bytes`` and ``disk_cache_bytes``: host memory and disks for prefixes; ``disk_gb_s``: at which disks are
-    read, None where that is unknown. ``only_arrivals``: nothing but a request that arrives from outside
-    reaches the replica while a step passes.
+class DiskCache(Record, frozen=True, kw_only=True):
+    """Disks of a replica for prefixes that left host memory: ``gib`` GiB, read at ``gb_s`` GB/s; None: as the file of
+    the cluster says.
     """
 
-    plan: PlanFunction
-    level: str = "medium"
+    gib: float
+    gb_s: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> DiskCache | None:
+        """``2000`` or ``2000@12``; None for disks without bytes. UsageError for anything else, no speed too."""
+        size, at, rate = text.partition("@")
+        try:
+            gib, gb_s = float(size), float(rate) if at else None
+        except ValueError:
+            raise UsageError(f"--disk-cache takes GIB or GIB@GB/s, e.g. 2000@12, not {text!r}") from None
+        if not (0 <= gib < float("inf") and (gb_s is None or 0 < gb_s < float("inf"))):
+            raise UsageError(f"--disk-cache takes 0 GiB or more at more than 0 GB/s, not {text}; leave it out for none")
+        return cls(gib=gib, gb_s=gb_s) if gib else None
+
+    def check(self, system: System, devices: int) -> None:
+        """UsageError where the devices' share of their nodes has no such disks."""
+        if (
+            self.gb_s is None
+            and system.disk_tb is not None
+            and self.gib * BYTES_PER_GIB > system.disk_tb * devices * 1e12
+        ):
+            raise UsageError(
+                f"--disk-cache {self.gib:g} GiB: {devices} x {system.device.name} have {system.disk_tb * devices:.3g} "
+                "TB of their nodes' disks; give --disk-cache GIB@GB/s for others"
+            )
+
+
+TRANSFERS = ("whole", "chunk", "layer")
+
+
+class Options(Record, frozen=True, kw_only=True):
+    """How a deployment is run. ``levels`` has a level of detail per replica, or one for all.
+
+    ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. A cache travels
+    over the link of its data-parallel rank, one at a time, at ``kv_link_gb_s`` or the network's rate, and the first
+    token reaches the client when the decoding replica takes the request, as with SGLang and Dynamo. ``kv_transfer``:
+    it leaves ``whole`` after its prompt, or by ``chunk`` or ``layer`` while the rest of the prompt is computed.
+    ``jitter``: the standard deviation of a layer's time on a device over its mean. ``cpu_cache_gib`` and
+    ``disk_cache``: of each replica, for prefixes that left its devices.
+    """
+
+    policy: str | None = None
+    router: str = "round-robin"
+    replicas: int = 1
+    prefill_replicas: int = 0
+    cpu_cache_gib: float = 0.0
+    disk_cache: DiskCache | None = None
+    levels: tuple[str, ...] = ("medium",)
     contention: bool = False
     jitter: float = 0.0
     order: str = "fcfs"
+    kv_link_gb_s: float | None = None
+    kv_transfer: str = "whole"
     series: bool = False
-    cpu_cache_bytes: float = 0.0
-    only_arrivals: bool = False
-    disk_cache_bytes: float = 0.0
-    disk_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1 or self.prefill_replicas < 0:
+            raise UsageError("a deployment needs at least one replica")
+        if len(self.levels) not in (1, self.replicas + self.prefill_replicas):
+            raise UsageError(
+                f"{len(self.levels)} levels of detail for {self.replicas + self.prefill_replicas} replicas"
+            )
+        if not 0 <= self.jitter <= 1:
+            raise UsageError(f"jitter is a share of the mean time from 0 to 1, not {self.jitter:g}")
+        if not 0 <= self.cpu_cache_gib < float("inf"):
+            raise UsageError(f"the host's cache must be 0 GiB or more, not {self.cpu_cache_gib:g}")
+        if self.disk_cache is not None and not self.cpu_cache_gib:
+            raise UsageError("--disk-cache needs --cpu-cache: what disks have comes through host memory")
+        if self.kv_transfer not in TRANSFERS:
+            raise UsageError.unknown("cache transfer", self.kv_transfer, TRANSFERS)
+        if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
+            raise UsageError(f"the cache link needs a rate above 0 GB/s, not {self.kv_link_gb_s:g}")
+        for level in self.levels:
+            if level not in LEVELS:
+                raise UsageError.unknown("level of detail", level, LEVELS)
+
+    def level(self, index: int) -> str:
+        """The level of detail of replica ``index``."""
+        return self.levels[index if len(self.levels) > 1 else 0]
+
+
+class Conduct(NamedTuple):
+    """How a replica runs: ``level`` is its own of those in ``options``. ``only_arrivals``: nothing but a request that
+    arrives from outside reaches the replica while a step passes.
+    """
+
+    options: Options
+    plan: PlanFunction
+    level: str
+    only_arrivals: bool
 
 
 class Jitter:
@@ -467,14 +545,15 @@ class ReplicaState:
     ) -> None:
         engine, parallel = cost.deployment.engine, cost.deployment.parallelism
         self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
-        self.plan, self.level, self.contention = conduct.plan, conduct.level, conduct.contention
-        self.jitter = Jitter(conduct.jitter) if conduct.jitter and self.level != "low" else None
+        options = conduct.options
+        self.plan, self.level, self.contention = conduct.plan, conduct.level, options.contention
+        self.jitter = Jitter(options.jitter) if options.jitter and self.level != "low" else None
         self.finished, self.hand_over, self.record = to
-        self.steps = StepLog(series=[] if conduct.series else None)
+        self.steps = StepLog(series=[] if options.series else None)
         total = cost.pool_tokens() // engine.block_tokens
-        self.pool = self._pool(total, conduct)
+        self.pool = self._pool(total, options)
         self.watermark = round(total * engine.watermark)
-        self.waiting = waiting_line(conduct.order, requests)
+        self.waiting = waiting_line(options.order, requests)
         self.done: dict[int, int] = {}
         self.kept: set[int] = set()
         self.outstanding = 0
@@ -513,15 +592,16 @@ class ReplicaState:
         drawn: list[int] = np.random.default_rng(0).integers(0, ranks, len(self.requests)).tolist()
         return drawn
 
-    def _pool(self, total: int, conduct: Conduct) -> BlockPool:
+    def _pool(self, total: int, options: Options) -> BlockPool:
         """The cache of ``total`` blocks with its tiers, and how fast these are."""
         engine, piece_tokens = self.cost.deployment.engine, self.requests.piece_tokens
         piece_bytes = piece_tokens * self.cost.kv_bytes_per_token()
-        tiers = (conduct.cpu_cache_bytes, conduct.disk_cache_bytes)
-        lower, disk = (int(each / piece_bytes) if piece_bytes else 0 for each in tiers)
+        disks = options.disk_cache
+        tiers_gib = (options.cpu_cache_gib, 0.0 if disks is None else disks.gib)
+        lower, disk = (int(gib * BYTES_PER_GIB / piece_bytes) if piece_bytes else 0 for gib in tiers_gib)
         self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
         self.cache_load = engine.cache_load
-        self.disk_piece_fs = self._disk_fs(piece_bytes, conduct.disk_gb_s) if disk else 0
+        self.disk_piece_fs = self._disk_fs(piece_bytes, disks.gb_s) if disks and disk else 0
         return BlockPool(total, engine.block_tokens, piece_tokens, lower, disk)
 
     def pieces(self, request: int) -> Sequence[int]:

@@ -9,17 +9,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tracelens.backends import System
 from tracelens.errors import UsageError
 from tracelens.predict.serving.costs import FS_PER_US, StepCost
 from tracelens.predict.serving.deployment import Deployment
 from tracelens.predict.serving.event_queue import EventQueue, Process
 from tracelens.predict.serving.lanes import SequentialLane
-from tracelens.predict.serving.replica_state import LEVELS, Conduct, Listeners, ReplicaState, RequestLog, Step, StepLog
+from tracelens.predict.serving.replica_state import Conduct, Listeners, Options, ReplicaState, RequestLog, Step, StepLog
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Arrived, ReplicaView, policies, routers
-from tracelens.types.records import Record
-from tracelens.types.units import BYTES_PER_GB, BYTES_PER_GIB
+from tracelens.types.units import BYTES_PER_GB
 
 #: Share of the time above which reading disks bounds a replica.
 _WAITING_FOR_DISKS = 0.7
@@ -128,93 +126,6 @@ def _of_pools(made: StepCost | tuple[StepCost, StepCost], options: Options) -> t
     return decoding.apart("decode"), prefilling.apart("prefill")
 
 
-class DiskCache(Record, frozen=True, kw_only=True):
-    """Disks of a replica for prefixes that left host memory: ``gib`` GiB, read at ``gb_s`` GB/s; None: as the file of
-    the cluster says.
-    """
-
-    gib: float
-    gb_s: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> DiskCache | None:
-        """``2000`` or ``2000@12``; None for disks without bytes. UsageError for anything else, no speed too."""
-        size, at, rate = text.partition("@")
-        try:
-            gib, gb_s = float(size), float(rate) if at else None
-        except ValueError:
-            raise UsageError(f"--disk-cache takes GIB or GIB@GB/s, e.g. 2000@12, not {text!r}") from None
-        if not (0 <= gib < float("inf") and (gb_s is None or 0 < gb_s < float("inf"))):
-            raise UsageError(f"--disk-cache takes 0 GiB or more at more than 0 GB/s, not {text}; leave it out for none")
-        return cls(gib=gib, gb_s=gb_s) if gib else None
-
-    def check(self, system: System, devices: int) -> None:
-        """UsageError where the devices' share of their nodes has no such disks."""
-        if (
-            self.gb_s is None
-            and system.disk_tb is not None
-            and self.gib * BYTES_PER_GIB > system.disk_tb * devices * 1e12
-        ):
-            raise UsageError(
-                f"--disk-cache {self.gib:g} GiB: {devices} x {system.device.name} have {system.disk_tb * devices:.3g} "
-                "TB of their nodes' disks; give --disk-cache GIB@GB/s for others"
-            )
-
-
-TRANSFERS = ("whole", "chunk", "layer")
-
-
-class Options(Record, frozen=True, kw_only=True):
-    """How a deployment is run. ``levels`` has a level of detail per replica, or one for all.
-
-    ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. A cache travels
-    over the link of its data-parallel rank, one at a time, at ``kv_link_gb_s`` or the network's rate, and the first
-    token reaches the client when the decoding replica takes the request, as with SGLang and Dynamo. ``kv_transfer``:
-    it leaves ``whole`` after its prompt, or by ``chunk`` or ``layer`` while the rest of the prompt is computed.
-    ``jitter``: the standard deviation of a layer's time on a device over its mean. ``cpu_cache_gib`` and
-    ``disk_cache``: of each replica, for prefixes that left its devices.
-    """
-
-    policy: str | None = None
-    router: str = "round-robin"
-    replicas: int = 1
-    prefill_replicas: int = 0
-    cpu_cache_gib: float = 0.0
-    disk_cache: DiskCache | None = None
-    levels: tuple[str, ...] = ("medium",)
-    contention: bool = False
-    jitter: float = 0.0
-    order: str = "fcfs"
-    kv_link_gb_s: float | None = None
-    kv_transfer: str = "whole"
-    series: bool = False
-
-    def __post_init__(self) -> None:
-        if self.replicas < 1 or self.prefill_replicas < 0:
-            raise UsageError("a deployment needs at least one replica")
-        if len(self.levels) not in (1, self.replicas + self.prefill_replicas):
-            raise UsageError(
-                f"{len(self.levels)} levels of detail for {self.replicas + self.prefill_replicas} replicas"
-            )
-        if not 0 <= self.jitter <= 1:
-            raise UsageError(f"jitter is a share of the mean time from 0 to 1, not {self.jitter:g}")
-        if not 0 <= self.cpu_cache_gib < float("inf"):
-            raise UsageError(f"the host's cache must be 0 GiB or more, not {self.cpu_cache_gib:g}")
-        if self.disk_cache is not None and not self.cpu_cache_gib:
-            raise UsageError("--disk-cache needs --cpu-cache: what disks have comes through host memory")
-        if self.kv_transfer not in TRANSFERS:
-            raise UsageError.unknown("cache transfer", self.kv_transfer, TRANSFERS)
-        if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
-            raise UsageError(f"the cache link needs a rate above 0 GB/s, not {self.kv_link_gb_s:g}")
-        for level in self.levels:
-            if level not in LEVELS:
-                raise UsageError.unknown("level of detail", level, LEVELS)
-
-    def level(self, index: int) -> str:
-        """The level of detail of replica ``index``."""
-        return self.levels[index if len(self.levels) > 1 else 0]
-
-
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs.
@@ -293,16 +204,7 @@ class Simulation:
             self.requests,
             self.log,
             Conduct(
-                plan=self._plan,
-                level=options.level(index),
-                contention=options.contention,
-                jitter=options.jitter,
-                order=options.order,
-                series=options.series,
-                cpu_cache_bytes=options.cpu_cache_gib * BYTES_PER_GIB,
-                disk_cache_bytes=options.disk_cache.gib * BYTES_PER_GIB if options.disk_cache else 0.0,
-                disk_gb_s=options.disk_cache.gb_s if options.disk_cache else None,
-                only_arrivals=is_alone or not (is_answered or options.prefill_replicas),
+                options, self._plan, options.level(index), is_alone or not (is_answered or options.prefill_replicas)
             ),
             Listeners(
                 finished=self._finished if is_answered else None,
