@@ -409,6 +409,9 @@ class PointSimulator:
         if found is None:
             system = system_of(point.system)[0]
             model = as_served(ModelConfig.named(point.model), system.device, point.precision)
+            # With the habits that the row says or whose release had them
+            engine = self._engine_on(system, point)
+            said = {name: getattr(point, name) or getattr(engine, name) for name in ("chance_ranks", "eager_drafts")}
             deployment = Deployment(
                 model=model,
                 system=system,
@@ -416,7 +419,7 @@ class PointSimulator:
                 precision=engines.fitted_engine(point.engine, system.device).cached(
                     ServingPrecision.named(point.precision, model)
                 ),
-                engine=_run_as(self._engine_on(system, point), point),
+                engine=dataclasses.replace(engine, recv_interval=point.recv_interval, **said),
                 speculation=Speculation.of_model(model, point.speculation) if point.speculation else None,
                 backend=self._backend,
                 collective=self._collective,
@@ -453,12 +456,6 @@ class PointSimulator:
         )  # fmt: skip
         known = dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
         return engines.with_habits(known, engines.engine_name(fitted.name, system.device))
-
-
-def _run_as(engine: Engine, point: ServingPoint) -> Engine:
-    """With the habits that a row says or whose release had them."""
-    said = {name: getattr(point, name) or getattr(engine, name) for name in ("chance_ranks", "eager_drafts")}
-    return dataclasses.replace(engine, recv_interval=point.recv_interval, **said)
 
 
 def _ranged(found: PointEstimate, served: Deployment, point: ServingPoint) -> PointEstimate:

@@ -209,6 +209,10 @@ class OverlappedTransfers(Record, frozen=True, kw_only=True):
     waits: bool = False
 
 
+#: No transfers.
+NOTHING = OverlappedTransfers(part="")
+
+
 class Pass(Record, frozen=True, kw_only=True):
     """Times in microseconds from the pass's start; ``parts`` adds up to ``time_us``.
 
@@ -242,7 +246,7 @@ class Pass(Record, frozen=True, kw_only=True):
                 yield kernel._replace(start_us=start_us + slower * kernel.start_us, time_us=slower * kernel.time_us)
 
 
-def passed(blocks: Sequence[Block], host_us: float, overlapped: OverlappedTransfers | None = None) -> Pass:
+def passed(blocks: Sequence[Block], host_us: float, overlapped: OverlappedTransfers = NOTHING) -> Pass:
     """``blocks`` in order, launched every ``host_us``.
 
     Computing and a transfer slow each other: computing takes ``OVERLAP_COST`` longer while a transfer runs.
@@ -267,7 +271,7 @@ def passed(blocks: Sequence[Block], host_us: float, overlapped: OverlappedTransf
             parts[part] += time_us
         lead = max(lead, launched * host_us + block.lead_us - at.start_us)
         launched += len(block.kernels)
-    if overlapped is not None and waited + slowed > 0:
+    if waited + slowed > 0:
         parts[overlapped.part] += waited + slowed
     return Pass(
         time_us=now,
@@ -283,22 +287,20 @@ def passed(blocks: Sequence[Block], host_us: float, overlapped: OverlappedTransf
 class _Side:
     """The stream of the transfers."""
 
-    def __init__(self, overlapped: OverlappedTransfers | None) -> None:
+    def __init__(self, overlapped: OverlappedTransfers) -> None:
         self.overlapped = overlapped
         self.placed: list[Placed] = []
-        self.free = float("-inf") if overlapped is None else overlapped.busy_us
+        self.free = overlapped.busy_us
         self.ends: dict[tuple[str, int], float] = {}
-        if overlapped is not None:
-            self._issue(overlapped.first, overlapped.first_us)
+        self._issue(overlapped.first, overlapped.first_us)
 
     def ready(self, index: int, now: float) -> float:
         """When block ``index`` can start."""
-        needed = None if self.overlapped is None else self.overlapped.needed.get(index)
+        needed = self.overlapped.needed.get(index)
         return now if needed is None else max(now, self.ends[needed])
 
     def issue_with(self, index: int, now: float) -> None:
-        if self.overlapped is not None:
-            self._issue(self.overlapped.with_block.get(index, ()), now)
+        self._issue(self.overlapped.with_block.get(index, ()), now)
 
     def shared(self, now: float, time_us: float) -> float:
         """The block's time including slowdown by transfers."""
@@ -310,8 +312,6 @@ class _Side:
 
     def finish(self, now: float) -> float:
         """When the pass is over."""
-        if self.overlapped is None:
-            return now
         self._issue(self.overlapped.last, now)
         return max(now, self.free) if self.overlapped.waits else now
 

@@ -460,32 +460,23 @@ class Job:
         ]
 
     def _pair(self, rank: int, forward: Task, backward: Task) -> tuple[Cost, Cost] | None:
+        """What an overlapped forward and backward take."""
         found = self._merged(rank, forward, backward)
-        return None if found is None else found[1]
+        return None if found is None else (cost_of(found[0]), cost_of(found[1]))
 
-    def _merged(self, rank: int, forward: Task, backward: Task) -> tuple[tuple[Pass, Pass], tuple[Cost, Cost]] | None:
-        """An overlapped forward and backward, and what they take."""
+    def _merged(self, rank: int, forward: Task, backward: Task) -> tuple[Pass, Pass] | None:
+        """An overlapped forward and backward; the host is late for whichever ends last."""
         key = ("merged", rank, forward.chunk, backward.kind, backward.chunk)
         return self._once(key, lambda: self._beside_each_other(rank, forward, backward))
 
-    def _beside_each_other(
-        self, rank: int, forward: Task, backward: Task
-    ) -> tuple[tuple[Pass, Pass], tuple[Cost, Cost]] | None:
-        factor, late_us = self._factor(rank), 0.0
-        both = []
-        for task in (forward, backward):
-            names = self.in_order(rank, task.chunk, task.kind)
-            both.append(self._unhosted(names, factor, task.kind))
-            late_us += self._experts_us(task.kind, names)
-        found = self._both(both[0], both[1], late_us)
-        return None if found is None else (found, (cost_of(found[0]), cost_of(found[1])))
-
-    def _both(self, ahead: Pass, back: Pass, experts_us: float) -> tuple[Pass, Pass] | None:
-        """Both at once; the host is late for whichever ends last."""
+    def _beside_each_other(self, rank: int, forward: Task, backward: Task) -> tuple[Pass, Pass] | None:
+        tasks = [(self.in_order(rank, task.chunk, task.kind), task.kind) for task in (forward, backward)]
+        ahead, back = (self._unhosted(names, self._factor(rank), kind) for names, kind in tasks)
         found = merged(ahead, back)
         if found is None:
             return None
         first, second = found
+        experts_us = sum(self._experts_us(kind, names) for names, kind in tasks)
         device_us = max(first.time_us, second.time_us)
         late = _whole_ns(later_us(device_us, first.launch_us + second.launch_us + experts_us))
         return (first.later(late), second) if first.time_us > second.time_us else (first, second.later(late))
@@ -499,7 +490,7 @@ class Job:
         if first is not None:
             found = self._merged(rank, mine[first], mine[first + 1])
             if found is not None:
-                return found[0][at - first]
+                return found[at - first]
         return self.pass_of(rank, mine[at].chunk, mine[at].kind)
 
     def held(self, rank: int) -> list[RankLayer]:

@@ -304,7 +304,15 @@ def route_ports(scenario: PortScenario) -> RouteResult:
     table = routing.drawn()
     place = scenario.placement or Placement.filled(routing.experts, routing.ranks)
     copies, phases = _outcome(scenario, table, place)
-    even = _even_us(scenario, copies)
+    # The bottleneck of both phases if the same copies were spread evenly over all destinations
+    ranks, size = copies.ranks, copies.ranks_per_node
+    flat = dataclasses.replace(
+        copies,
+        per_expert=np.full((ranks, ranks), copies.per_expert.mean()),
+        per_rank=np.full((ranks, ranks), copies.per_rank.mean()),
+        per_node=np.full((ranks, ranks // size), copies.per_node.mean()),
+    )
+    even = sum(bottleneck(scenario.exchange(flat, form), scenario.ports).time_us for _, form in scenario.phases)
     loads = counted_loads(routing, table)
     balanced = scenario.balanced(loads)
     better, better_phases = _outcome(scenario, table, balanced, with_packets=False)
@@ -401,18 +409,6 @@ def _simulated(
         "logical_true_gb_s": gb_s(logical, lower.hottest_us),
         "remote_true_gb_s": gb_s(remote, lower.hottest_us),
     }
-
-
-def _even_us(scenario: PortScenario, copies: Copies) -> float:
-    """Bottleneck of both phases if the same copies were spread evenly over all destinations."""
-    ranks, size = copies.ranks, copies.ranks_per_node
-    flat = dataclasses.replace(
-        copies,
-        per_expert=np.full((ranks, ranks), copies.per_expert.mean()),
-        per_rank=np.full((ranks, ranks), copies.per_rank.mean()),
-        per_node=np.full((ranks, ranks // size), copies.per_node.mean()),
-    )
-    return sum(bottleneck(scenario.exchange(flat, form), scenario.ports).time_us for _, form in scenario.phases)
 
 
 class MeshScenario(Record, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import Facility, FacilityEnergy, power_constants
 from tracelens.hardware.recognition import recorded_properties
 from tracelens.perf_models import PerfModel, recorded_signature
-from tracelens.predict.serving.costs import FS_PER_US, CollectiveSteps, Mix, StepCost
+from tracelens.predict.serving.costs import FS_PER_US, Mix, StepCost
 from tracelens.predict.serving.replica_state import RanSteps, Step, StepLog
 from tracelens.predict.serving.simulation import Outcome
 from tracelens.trace.writer import HostThread, RecordedKernel, RecordedLaunch, RecordedOp, RecordedTrace, write_trace
@@ -426,7 +426,9 @@ class ServingTimeline:
                     time = min(time + fs, end)
                 time = end
                 for exchange in run.exchanges:
-                    calls.append(_exchange(exchange, time))
+                    word = exchange.name.partition("/")[0]
+                    kernel = f"ncclDevKernel_{''.join(part.title() for part in word.split('_'))}_Sum_bf16_RING_LL"
+                    calls.append(_launched(OpSignature(name=f"serve::{word}"), kernel, time, time + exchange.time_fs))
                     time += exchange.time_fs
         start_ns, end_ns = step.start // FS_PER_NS, max(step.end, time) // FS_PER_NS
         return RecordedOp(
@@ -441,12 +443,6 @@ class ServingTimeline:
 def _op(name: str, model: PerfModel, start: int, end: int) -> RecordedOp:
     signature = recorded_signature(model) or OpSignature(name=f"serve::{name}")
     return _launched(signature, name, start, end)
-
-
-def _exchange(exchange: CollectiveSteps, start: int) -> RecordedOp:
-    word = exchange.name.partition("/")[0]
-    kernel = f"ncclDevKernel_{''.join(part.title() for part in word.split('_'))}_Sum_bf16_RING_LL"
-    return _launched(OpSignature(name=f"serve::{word}"), kernel, start, start + exchange.time_fs)
 
 
 def _launched(signature: OpSignature, kernel: str, start: int, end: int) -> RecordedOp:

@@ -299,7 +299,11 @@ def _evenly_chosen(experts: int, topk: int, slots: int, ranks: int, is_balanced:
     share = 1 / np.bincount(placed.expert_of_slot)[placed.expert_of_slot]
     by_rank = share.reshape(ranks, -1)
     loads = by_rank.sum(axis=1)
-    reached = [1 - _missed(experts, topk, load) for load in loads.tolist()]
+    # A token misses a rank where none of its ``topk`` different experts is among those that the rank holds
+    reached = [
+        1 - math.prod(max(experts - load - chosen, 0.0) / (experts - chosen) for chosen in range(topk))
+        for load in loads.tolist()
+    ]
     copies, busiest = sum(reached), by_rank[loads.argmax()] * topk / experts
     return ExpertTraffic(
         ranks=ranks,
@@ -309,8 +313,3 @@ def _evenly_chosen(experts: int, topk: int, slots: int, ranks: int, is_balanced:
         remote_share=(ranks - 1) / ranks,
         busiest=(tuple(busiest.tolist()),),
     )
-
-
-def _missed(experts: int, topk: int, held: float) -> float:
-    """How likely none of ``topk`` different experts is among ``held`` of them."""
-    return math.prod(max(experts - held - chosen, 0.0) / (experts - chosen) for chosen in range(topk))

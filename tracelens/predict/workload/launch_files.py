@@ -212,6 +212,8 @@ def _switches(keys: _Keys) -> dict[str, object]:
     turbo, kind = on["enable_primus_turbo"], keys.text("moe_token_dispatcher_type")
     flexible = keys.text("moe_flex_dispatcher_backend") in ("deepep", "hybridep") and kind == "flex"
     deepep = any((on["moe_enable_deepep"], flexible, turbo and on["use_turbo_deepep"]))
+    # Megatron's own layers write scores to memory, and so does Transformer Engine where it is told to
+    own_layers = keys.text("transformer_impl") == "local" and not on["use_flash_attn"]
     return {
         "precision": _precision(keys),
         "bf16_layers": _bf16_layers(keys),
@@ -226,7 +228,7 @@ def _switches(keys: _Keys) -> dict[str, object]:
         "tp_overlap": "all" if on["tp_comm_overlap"] else "backward",
         "ep_overlap": on["overlap_moe_expert_parallel_comm"],
         "graphs": _graphs(keys),
-        "attention": "unfused" if _is_unfused(keys, on) else "flash",
+        "attention": "unfused" if (own_layers or keys.text("attention_backend") in ("unfused", "local")) else "flash",
     }
 
 
@@ -246,12 +248,6 @@ def _stored(keys: _Keys) -> dict[str, object]:
         "fused_loss": keys.flag("cross_entropy_loss_fusion") and keys.text("cross_entropy_fusion_impl") == "te",
         "offload_layers": layers or 0,
     }
-
-
-def _is_unfused(keys: _Keys, on: Mapping[str, bool]) -> bool:
-    """Megatron's own layers write scores to memory, and so does Transformer Engine where it is told to."""
-    own_layers = keys.text("transformer_impl") == "local" and not on["use_flash_attn"]
-    return own_layers or keys.text("attention_backend") in ("unfused", "local")
 
 
 def _is_sequential(keys: _Keys, on: Mapping[str, bool]) -> bool:
@@ -398,17 +394,6 @@ def _changed(keys: _Keys, model: ModelConfig) -> ModelConfig:
             raise UsageError(f"{model.name} has no {field_name} for {', '.join(given)}: give the whole shape instead")
         if given:
             changes[field_name] = dataclasses.replace(part, **given)
-    _refuse_another(keys, model)
-    count, frequency = len(model.layers), keys.text("moe_layer_freq")
-    layers = keys.whole("num_layers") or count
-    if frequency is not None and model.experts is not None:
-        changes["blocks"] = _blocks(keys, layers, model.experts.count)
-    elif layers != count:
-        changes["blocks"] = "".join((*model.layers[:layers], *[model.layers[-1]] * (layers - count)))
-    return dataclasses.replace(model, **changes)
-
-
-def _refuse_another(keys: _Keys, model: ModelConfig) -> None:
     for switch, is_so in (
         ("multi_latent_attention", model.latent_attention is not None), ("swiglu", model.gated),
         ("untie_embeddings_and_output_weights", not model.tied_embeddings),
@@ -416,6 +401,13 @@ def _refuse_another(keys: _Keys, model: ModelConfig) -> None:
         if keys.flag(switch) != is_so and switch in keys.values:
             said = f"{switch} {keys.values[switch]}"
             raise UsageError(f"{said} does not fit model {model.name}: give the whole shape instead of its name")
+    count, frequency = len(model.layers), keys.text("moe_layer_freq")
+    layers = keys.whole("num_layers") or count
+    if frequency is not None and model.experts is not None:
+        changes["blocks"] = _blocks(keys, layers, model.experts.count)
+    elif layers != count:
+        changes["blocks"] = "".join((*model.layers[:layers], *[model.layers[-1]] * (layers - count)))
+    return dataclasses.replace(model, **changes)
 
 
 def _given(keys: _Keys, names: Mapping[str, str], **usual: int) -> dict[str, Any]:

@@ -201,17 +201,6 @@ def _beside_us(s: Splits, chunk: ChunkType, layers: KindCosts) -> Floats:
     return beside
 
 
-def _forward_us(chunk: ChunkType, layers: KindCosts, gathers_us: Floats) -> Floats:
-    """A forward whose layers wait for their weights, gathered one layer's after another's from ``gathers_us`` on."""
-    ends, came = np.zeros(len(gathers_us)), gathers_us
-    last = gathers_us + layers.gather @ chunk.layers
-    for kind in chunk.kinds:
-        came = came + layers.gather[:, kind]
-        ends = np.maximum(ends, came)
-        ends = ends + _slowed_us(layers.time[0, kind], last - ends)
-    return ends
-
-
 def _backward_us(chunk: ChunkType, layers: KindCosts, scattered: Floats) -> tuple[Floats, Floats]:
     """When a backward ends whose layers' gradients are reduced during the layers after them, one layer's after
     another's from ``scattered`` on; and when all but the last of these reductions have.
@@ -279,9 +268,16 @@ def _opening_us(
 
     def opened(rank: int, number: int, start: Floats) -> Floats:
         chunk = held[rank][number]
-        forward = _forward_us(chunk, costs, gathered[rank] - start)
+        # Layers wait for their weights, gathered one layer's after another's
+        gathers_us = gathered[rank] - start
+        ends, came = np.zeros(len(gathers_us)), gathers_us
+        last = gathers_us + costs.gather @ chunk.layers
+        for kind in chunk.kinds:
+            came = came + costs.gather[:, kind]
+            ends = np.maximum(ends, came)
+            ends = ends + _slowed_us(costs.time[0, kind], last - ends)
         gathered[rank] = gathered[rank] + costs.gather @ chunk.layers
-        hosted: Floats = forward + later_us(forward, launch[chunk])
+        hosted: Floats = ends + later_us(ends, launch[chunk])
         return hosted
 
     wave = functools.partial(_wave, held, plain_us, others=others, hop=hop)

@@ -142,14 +142,18 @@ class CorrectedRules:
         self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Constraints = ANYTHING
     ) -> Feasible[Splits]:
         """All configurations that hold what is wanted: memory first, which does not depend on where ranks stand."""
-        splits = _asked_for(self.space, wanted).splits(gpu_counts, global_batch=global_batch)
+        # The schedule and the recomputation that are fixed may not be among the space's own
+        space = self.space
+        recompute, schedule = (wanted.fixed.get(name) for name in ("recompute", "schedule"))
+        if recompute in RECOMPUTE:
+            space = replace(space, recompute=(recompute,))
+        splits = (replace(space, schedules=(schedule,)) if schedule in SCHEDULES else space).splits(
+            gpu_counts, global_batch=global_batch
+        )
         if wanted.fixed or wanted.forbidden:
             names = [name for name in self.degrees(splits) if name not in PLACES]
             splits = splits.take(wanted.allows(self.degrees(splits), only=names))
-        needed = sum(self.memory_gb(splits, global_batch=global_batch).values(), np.zeros(len(splits)))
-        if not wanted.is_one_configuration:
-            fits = needed <= self.capacity_gb * (1 - wanted.headroom)
-            splits, needed = splits.take(fits), needed[fits]
+        splits, needed = self._fitting(splits, global_batch, wanted)
         spread, source = placed(splits, self.node)
         if wanted.fixed or wanted.forbidden:
             allowed = wanted.allows(self.degrees(spread), only=PLACES)
@@ -190,10 +194,7 @@ class CorrectedRules:
         can_run = self.space.can_run(splits.schedule, passes, zero=splits.zero, pp=splits.pp, vpp=splits.vpp)
         splits = splits.take(is_new & can_run)
         splits = splits.take(wanted.allows(self.degrees(splits)))
-        needed = sum(self.memory_gb(splits, global_batch=global_batch).values(), np.zeros(len(splits)))
-        if not wanted.is_one_configuration:
-            fits = needed <= self.capacity_gb * (1 - wanted.headroom)
-            splits, needed = splits.take(fits), needed[fits]
+        splits, needed = self._fitting(splits, global_batch, wanted)
         step_s = np.round(self.times(splits, global_batch=global_batch)["t"], 12)
         both = [found.candidates, splits]
         return Feasible(
@@ -201,6 +202,12 @@ class CorrectedRules:
             step_s=np.append(found.step_s, step_s),
             memory_gb=np.append(found.memory_gb, needed),
         )
+
+    def _fitting(self, splits: Splits, global_batch: int, wanted: Constraints) -> tuple[Splits, Floats]:
+        """Those that fit, or the one that is wanted, and the GB that they need."""
+        needed = sum(self.memory_gb(splits, global_batch=global_batch).values(), np.zeros(len(splits)))
+        fits = needed <= (np.inf if wanted.is_one_configuration else self.capacity_gb * (1 - wanted.headroom))
+        return splits.take(fits), needed[fits]
 
     def table(self, candidates: Splits, *, global_batch: int) -> dict[str, Any]:
         needed = self.memory_gb(candidates, global_batch=global_batch)
@@ -706,14 +713,6 @@ class CorrectedRules:
         row = np.repeat(np.arange(len(ops)), [len(each) for each in ops])
         found: Floats = np.bincount(row, times, len(ops)).astype(np.float64)[inverse]
         return found
-
-
-def _asked_for(space: Space, wanted: Constraints) -> Space:
-    """``space`` with the schedule and the recomputation that are fixed, where they are not among its own."""
-    recompute, schedule = (wanted.fixed.get(name) for name in ("recompute", "schedule"))
-    if recompute in RECOMPUTE:
-        space = replace(space, recompute=(recompute,))
-    return replace(space, schedules=(schedule,)) if schedule in SCHEDULES else space
 
 
 def _codes(words: Iterable[str]) -> list[int]:

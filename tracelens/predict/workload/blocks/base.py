@@ -90,7 +90,7 @@ class BlockType(ABC):
     ``waits_for_host``: a pass reads token counts back.
     ``divides_on_grid``: all its products can run on a SUMMA grid. ``recompute_module``: what selective recomputation
     calls the whole block. ``table`` and ``figures``: a model file's table for this type, and the dataclass it fills;
-    ``ModelShape.block_figures`` has it.
+    ``ModelShape.block_figures`` has it. ``reads``: fields of the shape without which there is no such block.
     """
 
     name: ClassVar[str]
@@ -100,6 +100,7 @@ class BlockType(ABC):
     recompute_module: ClassVar[str | None] = None
     table: ClassVar[str | None] = None
     figures: ClassVar[type | None] = None
+    reads: ClassVar[tuple[str, ...]] = ()
 
     letter: str
 
@@ -114,7 +115,8 @@ class BlockType(ABC):
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:
         """Figures that a model with such a block must have, by name; None where it has not."""
-        return {} if self.table is None else {self.table: self.figures_of(shape)}
+        found = {name: getattr(shape, name) for name in self.reads}
+        return found if self.table is None else {self.table: self.figures_of(shape), **found}
 
     def figures_of(self, shape: ModelShape) -> Any:
         """What the model file's table for this type says."""

@@ -19,11 +19,8 @@ from tracelens.predict.workload.ranks import InferenceRank, Pass, RankOp, Traini
 from tracelens.predict.workload.token_routing import UNIFORM
 
 
-class FeedForward(BlockType, name="mlp", divides_on_grid=True, recompute_module="mlp"):
+class FeedForward(BlockType, name="mlp", divides_on_grid=True, recompute_module="mlp", reads=("ffn",)):
     """Up projection, with a gate's beside it where the model has one, activation, down projection."""
-
-    def needs(self, shape: ModelShape) -> dict[str, Any]:
-        return {"ffn": shape.ffn}
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
         yield batch.norm("mlp.norm")
@@ -37,18 +34,15 @@ class FeedForward(BlockType, name="mlp", divides_on_grid=True, recompute_module=
         return (shape.ffn or 0,)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        return {"ffn": None if shape.ffn is None else shape.ffn // tp}
+        return {"ffn": (shape.ffn or 0) // tp}
 
 
 MLP = FeedForward(letter="-")
 _BOTH: tuple[Pass, ...] = ("forward", "dgrad")
 
 
-class MixtureOfExperts(BlockType, name="moe", waits_for_host=True, recompute_module="moe"):
+class MixtureOfExperts(BlockType, name="moe", waits_for_host=True, recompute_module="moe", reads=("experts",)):
     """Experts are grouped GEMMs over the tokens that were sent to them."""
-
-    def needs(self, shape: ModelShape) -> dict[str, Any]:
-        return {"experts": shape.experts}
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
         shape, experts = batch.shape, _of(batch.shape)
@@ -115,9 +109,7 @@ class MixtureOfExperts(BlockType, name="moe", waits_for_host=True, recompute_mod
         return (_of(shape).shared_ffn,)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        experts = shape.experts
-        if experts is None:
-            return {}
+        experts = _of(shape)
         ffn, shared = -(-experts.ffn // expert_shards), -(-experts.shared_ffn // tp)
         return {"experts": replace(experts, ffn=ffn, shared_ffn=shared)}
 

@@ -15,14 +15,11 @@ from tracelens.predict.workload.ranks import RankOp, TrainingRank
 from tracelens.types.records import Record
 
 
-class LinearMixer(BlockType, mixes_tokens=True):
+class LinearMixer(BlockType, mixes_tokens=True, reads=("linear",)):
     """Projections, a convolution of queries, keys and values where there is one, a state per head, a gated norm."""
 
     #: What a token does to the state.
     rule: ClassVar[Rule] = "delta"
-
-    def needs(self, shape: ModelShape) -> dict[str, Any]:
-        return {"linear": shape.linear}
 
     def core_ops(self, batch: Batch, per_head: int) -> Iterator[LayerOp]:
         """Convolution and state over whole sequences; ``per_head`` parameters of the decay."""
@@ -72,9 +69,7 @@ class LinearMixer(BlockType, mixes_tokens=True):
         return own.k_heads, own.v_heads
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        own = shape.linear
-        if own is None:
-            return {}
+        own = linear_heads(shape)
         return {"linear": replace(own, k_heads=-(-own.k_heads // tp), v_heads=-(-own.v_heads // tp))}
 
 
@@ -138,11 +133,8 @@ class LightningAttention(LinearMixer, name="lightning_attention", rule="decay"):
 LIGHTNING_ATTENTION = LightningAttention(letter="L")
 
 
-class Mamba2(BlockType, name="mamba", mixes_tokens=True):
+class Mamba2(BlockType, name="mamba", mixes_tokens=True, reads=("mamba",)):
     """Input projection, convolution, scan, gated norm, output projection."""
-
-    def needs(self, shape: ModelShape) -> dict[str, Any]:
-        return {"mamba": shape.mamba}
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
         shape, mamba = batch.shape, needed(batch.shape.mamba, "mamba")
@@ -185,9 +177,7 @@ class Mamba2(BlockType, name="mamba", mixes_tokens=True):
         return () if shape.mamba is None else (shape.mamba.heads, shape.mamba.groups)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        mamba = shape.mamba
-        if mamba is None:
-            return {}
+        mamba = needed(shape.mamba, "mamba")
         return {"mamba": replace(mamba, heads=-(-mamba.heads // tp), groups=-(-mamba.groups // tp))}
 
 
@@ -256,9 +246,7 @@ class ShortConvolution(BlockType, name="conv", mixes_tokens=True, table="short_c
         return (self.figures_of(shape).channels,)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        own = super().figures_of(shape)
-        if own is None:
-            return {}
+        own = self.figures_of(shape)
         others = tuple(pair for pair in shape.block_figures if pair[0] != self.table)
         part = replace(own, channels=-(-own.channels // tp))
         return {"block_figures": (*others, (str(self.table), part))}
