@@ -21,9 +21,21 @@ from tracelens.types.records import Record
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pandas  # what other modules import
     import pandas as pd
 
     Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+else:
+
+    class _Pandas:
+        """Stands for pandas, which is imported once a name of it is asked for: a step is projected in less time."""
+
+        def __getattr__(self, name: str) -> Any:
+            import pandas
+
+            return getattr(pandas, name)
+
+    pandas = _Pandas()
 
 #: Below 2**53: exact as a floating-point number.
 LARGEST = 1e15

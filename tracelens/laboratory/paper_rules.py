@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, paper_shape, paper_system
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
@@ -562,8 +563,6 @@ class Layer(Record, frozen=True, kw_only=True):
 
     def frame(self) -> Any:
         """A DataFrame, an operation per row."""
-        import pandas as pd
-
         names = ("tflop", "hbm_gb", "compute_s", "memory_s", "communication_s", "seconds")
         rows = [
             {"op": op.name, "weights_gb": op.weights_gb, "stored_gb": op.stored_gb}

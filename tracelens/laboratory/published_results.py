@@ -10,16 +10,14 @@ import math
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracelens.errors import InputError, UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.files.documents import expected
 from tracelens.files.memory_limit import before_reading
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MOST_BYTES = 2**28
 _WHAT = "results of the published search (.npy)"
@@ -66,8 +64,6 @@ def _entry(row: Mapping[str, Any]) -> tuple[float, float, dict[str, Any], dict[s
 
 def read_results(path: Path) -> pd.DataFrame:
     """A row per configuration of a results file: ``nvs``, ``n_gpus``, ``rank`` and the file's own names. InputError."""
-    import pandas as pd
-
     rows = []
     with expected(path, _WHAT):
         for nvs, _, _, counts, configs in _unpickled(path):

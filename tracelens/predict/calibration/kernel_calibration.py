@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tracelens.backends.kernels import kernel_table
 from tracelens.backends.kernels.kernel_costs import KernelRates, KernelTable, chosen_constants, constants_of_device
 from tracelens.errors import UsageError
 from tracelens.files.data_table import is_file_name, shown
+from tracelens.files.data_table import pandas as pd
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import KernelConstants
 from tracelens.predict.calibration.device import LEAST_GROUPS, FitOutcome, quoted, replaced_tables, rounded
@@ -27,9 +28,6 @@ from tracelens.predict.calibration.fitting import MeasuredCalls, fitted_fresh, f
 from tracelens.predict.calibration.measurements import of_device as rows_of_device
 from tracelens.predict.estimation.table_kinds import batches, kernel_size_faults
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 #: What a column of times is called, and how many us its unit has.
@@ -161,8 +159,6 @@ def _named(device: str) -> HardwareSpec:
 
 def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | None = None) -> Iterator[KernelFit]:
     """Every kernel of a measured table, on ``device`` or on each row's. UsageError for a table without times."""
-    import pandas as pd
-
     column = next((name for name in TIMES if name in frame), None)
     if column is None:
         raise UsageError(f"a measured table for {table.name} needs a time: {', '.join(TIMES)}")

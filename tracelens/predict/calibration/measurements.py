@@ -25,6 +25,7 @@ from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.errors import InputError, UsageError
 from tracelens.extensions import load_extension
 from tracelens.files.data_table import COUNT, TIME, is_file_name, measured_rows, numbers, texts
+from tracelens.files.data_table import pandas as pd
 from tracelens.files.documents import REPORT, expected, json_of, report_ops
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel, WorkColumns
@@ -36,8 +37,6 @@ from tracelens.types.signature import OpSignature, freeze
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.analysis.analyze import Analysis
 
 #: What a column of times is called, and how many us its unit has.

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import FIRST_ROW, Number, is_blank, read_table
+from tracelens.files.data_table import pandas as pd
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Pairs of columns that files have, measured and predicted, with the bounds of an interval; the first that is there is
 #: scored, and each of ``ENERGY_PAIRS``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tracelens.backends.collective_times import (
 )
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
+from tracelens.files.data_table import pandas as pd
 from tracelens.perf_models.collective import Collective, bus_factor
 from tracelens.predict.network.algorithms import algorithms, bound_us
 from tracelens.predict.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
@@ -27,9 +28,6 @@ from tracelens.predict.network.deepep import bound_us as exchange_bound_us
 from tracelens.predict.network.topology import Group, Topology
 from tracelens.types.records import Record
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Ranks of a node in the tables of DeepEP's measurements.
 EP_RANKS_PER_NODE = 8

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from tracelens.backends.roofline_and_tile import POWER_BASIS, POWER_FIGURES, pow
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.errors import UsageError
 from tracelens.files.data_table import is_file_name, texts
+from tracelens.files.data_table import pandas as pd
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
@@ -30,9 +31,6 @@ from tracelens.predict.estimation.communication import estimate_collectives, est
 from tracelens.predict.estimation.table_kinds import KINDS, LIBRARIES, TableKind
 from tracelens.types.dtypes import DType, Precision
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 Column: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -169,8 +167,6 @@ def _unanswered(kind: TableKind, dtype: str, device: HardwareSpec, backend: str)
 
 
 def _as_table(what: str, given: object) -> pd.DataFrame:
-    import pandas as pd
-
     if not isinstance(what, str):
         raise UsageError(f"estimate takes a name like 'gemm' first, not a {type(what).__name__}, then the table")
     if isinstance(given, pd.DataFrame):
@@ -333,8 +329,6 @@ def operation_answers(
 
     UsageError for a size or type that is missing.
     """
-    import pandas as pd
-
     makers = {"gemm": _gemms, "grouped-gemm": _grouped_gemms, "sdpa": _sdpas, "moe": _moes}
     if what not in makers:
         raise UsageError.unknown("operation", what, makers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,13 +19,11 @@ from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.errors import UsageError
 from tracelens.files.data_table import COUNT, LARGEST, SIZE, Number, faults, is_blank, numbers, shown, text_codes, texts
+from tracelens.files.data_table import pandas as pd
 from tracelens.predict.estimation.communication import require_columns
 from tracelens.predict.workload.expert_placement import eplb
 from tracelens.predict.workload.token_routing import expert_loads
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
 DRAWS = 8

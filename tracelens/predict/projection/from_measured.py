@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelens.backends.base import Backend, System
 from tracelens.backends.measured import EFFICIENCY, MEASURED, MeasuredBackend, MeasuredStep, key_of
 from tracelens.errors import InputError, UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.perf_models import WorkColumns
 from tracelens.predict.projection.chunk_timing import Transfer
@@ -21,10 +21,6 @@ from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.types.records import Record
 from tracelens.types.units import US_PER_S
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: What a breakdown calls the share of a step that only the measured one explains.
 MEASURED_PART = "measured, not explained"
@@ -148,8 +144,6 @@ def against(found: Projection, measured: MeasuredStep) -> pd.DataFrame:
     ``ratio``. Operations are the same where they do the same work, whatever they are called; rows with one side only
     are on the other side something else, or not there.
     """
-    import pandas as pd
-
     ran = found.job.run()
     both: dict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     names: dict[Hashable, str] = {}

@@ -12,10 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelens.backends.base import System
 from tracelens.errors import TracelensError, UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.files.option_fields import build_options, takes
 from tracelens.files.say import with_progress
 from tracelens.hardware.power import Facility, FacilityEnergy, beyond_design
@@ -35,9 +36,6 @@ from tracelens.predict.workload.rank_ops import RankOp
 from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.records import Record
 from tracelens.types.units import BYTES_PER_GB, NS_PER_US, US_PER_S
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _KINDS = ("tp", "cp", "ep", "fsdp", "dp", "pp")
 
@@ -261,8 +259,6 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
     @property
     def breakdown(self) -> pd.DataFrame:
         """Columns part, time_us, share: what the busiest pipeline rank spends the step on, largest first."""
-        import pandas as pd
-
         parts = sorted(self.projection.breakdown_us.items(), key=lambda item: (-item[1], item[0]))
         rows = [(part, time_us, time_us / self.projection.step_us) for part, time_us in parts]
         return pd.DataFrame(rows, columns=["part", "time_us", "share"])
@@ -272,8 +268,6 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
         """Columns stream, time_us, calls, exposed_us of the busiest rank: how long each kind of communication runs,
         and what of it nothing hides. What ranks wait for each other in a transfer is part of its time.
         """
-        import pandas as pd
-
         return pd.DataFrame(self.communication_rows(), columns=["stream", "time_us", "calls", "exposed_us"])
 
     def communication_rows(self) -> list[tuple[str, float, int, float]]:
@@ -299,8 +293,6 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
     @property
     def memory(self) -> pd.DataFrame:
         """One row per pipeline rank in GB, by what it is spent on, with its peak and the device's capacity."""
-        import pandas as pd
-
         names = ("weights", "gradients", "optimizer", "activations", "logits", "outside", "peak", "capacity")
         rows = []
         for stage in self.projection.stages:
@@ -313,8 +305,6 @@ class Result(Record, frozen=True, kw_only=True, dict=True):
 
         As a written trace has them, to the nanosecond. UsageError for a stage that there is not.
         """
-        import pandas as pd
-
         if not 0 <= stage < self.projection.parallel.pp:
             raise UsageError(f"stage {stage} is not one of the {self.projection.parallel.pp} of this step")
         times = step_traces.timeline(self.projection.job, self.run, stage).op_times_ns()
@@ -436,8 +426,6 @@ def sweep(
     names: Sequence[str], points: Iterable[Mapping[str, object]], projected: Callable[[Mapping[str, object]], Result]
 ) -> pd.DataFrame:
     """One row per point: its options, the split where it was chosen, its summary, or the reason why there is none."""
-    import pandas as pd
-
     rows = []
     for point in with_progress(list(points), "projecting", "points"):
         try:

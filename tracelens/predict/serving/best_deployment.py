@@ -13,7 +13,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from tracelens.backends import System
 from tracelens.errors import UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.files.say import with_progress
 from tracelens.predict.serving.costs import FS_PER_US, Chunk, StageWork, StepCost
 from tracelens.predict.serving.deployment import Deployment
@@ -33,9 +34,6 @@ from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.types.records import Record
 from tracelens.types.units import MS_PER_S
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _FS_PER_S = FS_PER_US * 1e6
 #: Of 100 requests, one waits longer.
@@ -618,8 +616,6 @@ class DeploymentPlan(Record, frozen=True, kw_only=True):
     @property
     def frame(self) -> pd.DataFrame:
         """A row per point."""
-        import pandas as pd
-
         frame = pd.DataFrame([dict(point.row) for point in self.points])
         return frame.astype({name: "Int64" for name in frame.columns if name.startswith("prefill_")})
 

@@ -7,12 +7,13 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tracelens.backends import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.files.documents import normalized, settings_of
 from tracelens.files.option_fields import build_options, takes
 from tracelens.files.say import with_progress
@@ -50,9 +51,6 @@ from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 from tracelens.types.units import duration_s, shown_share
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Experiment(Record, frozen=True, kw_only=True):

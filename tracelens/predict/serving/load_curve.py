@@ -13,11 +13,12 @@ import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from tracelens.errors import UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.files.say import with_progress
 from tracelens.perf_models import PerfModel
 from tracelens.predict.serving.costs import Mix, StepCost
@@ -29,9 +30,6 @@ from tracelens.predict.serving.serving_options import ServingConfig
 from tracelens.predict.serving.simulation import Outcome
 from tracelens.types.records import Record
 from tracelens.types.units import MS_PER_S
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: MLPerf Inference's limits for Llama 2 70B, interactive (mlcommons/inference, submission checker of v6.0), which 99 of
 #: 100 requests keep.
@@ -208,8 +206,6 @@ class LoadCurve(Record, frozen=True, kw_only=True):
     @property
     def frame(self) -> pd.DataFrame:
         """A row per point."""
-        import pandas as pd
-
         return pd.DataFrame([point.row for point in self.points])
 
     def about(self) -> dict[str, Any]:

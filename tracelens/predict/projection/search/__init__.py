@@ -7,17 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 C = TypeVar("C")
 Floats = npt.NDArray[np.float64]
@@ -136,8 +134,6 @@ def evaluate(rules: Rules[Any], candidates: Any, *, global_batch: int, model: st
 
     Columns as in ``COLUMNS``: t s, mem and *_mem GB, throughput samples/s, flops_per_gpu TFLOP per step.
     """
-    import pandas as pd
-
     columns = rules.table(candidates, global_batch=global_batch)
     given = {"model": model, "strategy": rules.strategy, "global_batch": global_batch}
     columns |= {

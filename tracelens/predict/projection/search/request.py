@@ -13,12 +13,13 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 
 from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.files.data_table import pandas as pd
 from tracelens.files.executors import outcomes
 from tracelens.files.option_fields import BACKENDS, build_options, takes
 from tracelens.predict.projection.frameworks import Residuals, named
@@ -48,9 +49,6 @@ from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.parallel_config import PrecisionName
 from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Schedules that only the event graph knows.
 _FURTHER = ("zb-1p", "v-half", "v-min", "dualpipe")
@@ -154,6 +152,12 @@ PARTS = (
 _MOST_GPUS, _MOST_BATCH = 1 << 24, 1 << 32
 
 
+#: Options that a request has as they are.
+_AS_ASKED = (
+    "global_batch", "rules", "attention", "top", "sequence", "framework", "objective", "price_per_gpu_hour",
+)  # fmt: skip
+
+
 class Request(Record, frozen=True, kw_only=True):
     """What to search. ``model`` and ``cluster`` are names as in ``systems``; ``gpus`` device counts.
 
@@ -219,18 +223,11 @@ class Request(Record, frozen=True, kw_only=True):
             model=model,
             cluster=cluster,
             gpus=asked.device_counts(),
-            global_batch=asked.global_batch,
             strategies=asked.strategies(),
-            rules=asked.rules,
-            attention=asked.attention,
-            top=asked.top,
-            sequence=asked.sequence,
             precisions=tuple(asked.precision),
             backends=asked.backend,
-            framework=asked.framework,
             wanted=Constraints(fixed=asked.fixed(), forbidden=frozenset(asked.forbid), headroom=asked.headroom()),
-            objective=asked.objective,
-            price_per_gpu_hour=asked.price_per_gpu_hour,
+            **{name: getattr(asked, name) for name in _AS_ASKED},
         )
 
     def rule_sets(self) -> list[Rules[Any]]:
@@ -355,8 +352,6 @@ class Answer(Record, frozen=True, kw_only=True, eq=False):
 
     def explained(self, place: int = 0) -> pd.DataFrame:
         """An operation per row; ``forward_s`` and ``backward_s`` of all rows add up to the step."""
-        import pandas as pd
-
         rules, one = self._at(place)
         frame = pd.DataFrame(rules.explained(one, global_batch=self.request.global_batch))
         numbers = [name for name in EXPLAINED if name.endswith(("_s", "_gb", "_tflop", "times"))]
@@ -496,8 +491,6 @@ def search(
 def _evaluated(
     request: Request, rule_sets: Sequence[Rules[Any]], found: Sequence[Feasible[Any]], origin: Sequence[tuple[int, int]]
 ) -> pd.DataFrame:
-    import pandas as pd
-
     frames = []
     for i, (rules, each) in enumerate(zip(rule_sets, found, strict=True)):
         chosen = np.array([at for which, at in origin if which == i], np.intp)
@@ -607,8 +600,6 @@ def sweep(
     ``done``: rows of an earlier run; points that they have are not searched again. A point where nothing fits has no
     row, and is searched again. InputError for rows of a run that asked something else.
     """
-    import pandas as pd
-
     order = {key(request): place for place, request in enumerate(requests)}
     known = _by_point(done, asked(requests[0])) if done is not None else {}
     found = {point: frame for point, frame in known.items() if point in order}
@@ -629,8 +620,6 @@ def sweep(
 
 
 def _joined(found: Mapping[tuple[str, ...], pd.DataFrame], order: Mapping[tuple[str, ...], int]) -> pd.DataFrame:
-    import pandas as pd
-
     frames = [found[point] for point in sorted(found, key=order.__getitem__)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
