@@ -125,38 +125,32 @@ def simulate(traffic: Traffic, rules: MeshRules) -> PacketTimes:
     )
 
 
-class EvenLoad(Record, frozen=True, kw_only=True):
-    """The closed form for a load that is the same between all ranks: ``rounds`` of ``round_ms`` (docs/routing.md).
+def even_load(bytes_per_rank: float, ranks: int, rules: MeshRules, *, printed: bool) -> dict[str, float]:
+    """Figures of the closed form for a load that is the same between all ranks: ``formula_rounds`` of
+    ``formula_round_ms`` (docs/routing.md). ``bytes_per_rank``: what one rank sends to all others. Nothing for one rank,
+    and for links of different rates.
 
-    ``is_exact``: packets fill a link, links divide a pair's load, no NIC limit binds, nothing overlaps; else the rounds
-    are a lower bound. ``printed_ms``, ``printed_round_ms``: by the form that the original's text prints beside it,
-    which its own simulation contradicts.
+    ``formula_is_exact``: packets fill a link, links divide a pair's load, no NIC limit binds, nothing overlaps; else
+    the rounds are a lower bound. ``printed``: with ``printed_ms`` and ``printed_round_ms``, by the form that the
+    original's text prints beside it, which its own simulation contradicts.
     """
-
-    round_ms: float
-    rounds: float
-    time_ms: float
-    is_exact: bool
-    printed_round_ms: float
-    printed_ms: float
-
-
-def even_load(bytes_per_rank: float, ranks: int, rules: MeshRules) -> EvenLoad | None:
-    """``bytes_per_rank``: what one rank sends to all others; None for one rank, and for links of different rates."""
     if ranks < 2 or (rules.inter_bytes_per_ms is not None and rules.ranks_per_node is not None):
-        return None
+        return {}
     rate, size, pairs = rules.link_bytes_per_ms, rules.packet_bytes, ranks * (ranks - 1) // 2
     full = rate // size
     packet_ms = rules.packet_delay_ms + size / rate
     round_ms = rules.round_delay_ms + full * packet_ms
     rounds = bytes_per_rank * ranks / (rules.links * pairs * rate)
-    printed = (rules.initial_delay_ms + rules.round_delay_ms + full) * packet_ms
+    in_text = (rules.initial_delay_ms + rules.round_delay_ms + full) * packet_ms
     fills = rate % size == 0 and (bytes_per_rank / (ranks - 1)) % (rules.links * rate) == 0
-    return EvenLoad(
-        round_ms=round_ms, rounds=rounds, time_ms=rules.initial_delay_ms + round_ms * rounds,
-        is_exact=fills and rules.nic_bytes_per_round >= rules.links * (ranks - 1) * rate and rules.overlap == 1,
-        printed_round_ms=printed, printed_ms=printed * rounds,
-    )  # fmt: skip
+    return {
+        "formula_ms": rules.initial_delay_ms + round_ms * rounds, "formula_rounds": rounds,
+        "formula_round_ms": round_ms,
+        "formula_is_exact": (
+            fills and rules.nic_bytes_per_round >= rules.links * (ranks - 1) * rate and rules.overlap == 1
+        ),
+        **({"printed_round_ms": in_text, "printed_ms": in_text * rounds} if printed else {}),
+    }  # fmt: skip
 
 
 #: More rounds than anyone reads; each is lines of a log.

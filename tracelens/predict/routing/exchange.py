@@ -471,7 +471,7 @@ def route_mesh(
     if scenario.hidden is not None:
         back, more = play(Traffic(wire_bytes=(copies.per_expert * vector).T))
         log = f"DISPATCH\n{log}\nCOMBINE\n{more}" if log_rounds else None
-    even = _even_mesh(traffic, scenario.rules)
+    even, sent_each = _even_mesh(traffic, scenario.rules), traffic.remote_bytes / max(traffic.ranks, 1)
     loads = counted_loads(routing, table)
     both_ms = times.time_ms + (back.time_ms if back else 0.0)
     summary = loads_summary(routing, table, loads, copies, traffic) | {
@@ -483,7 +483,7 @@ def route_mesh(
         "local_bytes": times.local_bytes,
         "even_ms": even.time_ms,
         "imbalance_ms": times.time_ms - even.time_ms,
-        **_closed_form(traffic, scenario.rules, printed=seed_rules),
+        **even_load(sent_each, traffic.ranks, scenario.rules, printed=seed_rules),
         "layers": scenario.layers,
         "layers_ms": scenario.layers * both_ms,
         "rules": "original" if seed_rules else "default",
@@ -503,18 +503,6 @@ def route_mesh(
 def _even_mesh(traffic: Traffic, rules: MeshRules) -> PacketTimes:
     pairs = traffic.ranks * (traffic.ranks - 1)
     return simulate(Traffic.even(round(traffic.remote_bytes / pairs) if pairs else 0.0, traffic.ranks), rules)
-
-
-def _closed_form(traffic: Traffic, rules: MeshRules, *, printed: bool) -> dict[str, Any]:
-    """The formula for an even load of as many bytes; ``printed``: the one in the original's text beside it, too."""
-    found = even_load(traffic.remote_bytes / max(traffic.ranks, 1), traffic.ranks, rules)
-    if found is None:
-        return {}
-    of_text = {"printed_round_ms": found.printed_round_ms, "printed_ms": found.printed_ms} if printed else {}
-    return {
-        "formula_ms": found.time_ms, "formula_rounds": found.rounds, "formula_round_ms": found.round_ms,
-        "formula_is_exact": found.is_exact, **of_text,
-    }  # fmt: skip
 
 
 def _refuse_for_seed(scenario: MeshScenario) -> None:

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tracelens.errors import InputError
 from tracelens.files.data_table import LARGEST, shown
 from tracelens.files.documents import json_of
+from tracelens.predict.workload.huggingface.keys import told_by_type
 from tracelens.predict.workload.model_shape import PARTS, NarrowWeights, Quantization
 from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
@@ -30,23 +31,12 @@ _NOT_WEIGHTS = ("router", "norm", "embed", "vis", "mm_projector", "audio", "mtp"
 _FP8, _FP4 = DType.FP8_E4M3FN, DType.FP4_E2M1
 _INSTEAD = "remove quantization_config and give the weights' type to serve with --weights"
 _INTEGER_METHODS = ("awq", "gptq", "auto-round", "bitsandbytes")
-#: ModelOpt's names of algorithms: weights, what products are computed in (None: in the weights' type), group.
-_ALGORITHMS: dict[str, NarrowWeights] = {
-    "FP8": NarrowWeights(dtype=_FP8),
-    "FP8_PER_CHANNEL_PER_TOKEN": NarrowWeights(dtype=_FP8),
-    "FP8_PB_WO": NarrowWeights(dtype=_FP8, group=128 * 128),
-    "NVFP4": NarrowWeights(dtype=_FP4, group=16),
-    "W4A16_NVFP4": NarrowWeights(dtype=_FP4, computed=DType.BF16, group=16),
-    "NVFP4_AWQ": NarrowWeights(dtype=_FP4, group=16),
-    "MXFP4": NarrowWeights(dtype=_FP4, computed=DType.BF16, group=32),
-    "W4A16_MXFP4": NarrowWeights(dtype=_FP4, computed=DType.BF16, group=32),
-    "W4A8_MXFP4_FP8": NarrowWeights(dtype=_FP4, computed=_FP8, group=32),
-    "MXFP8": NarrowWeights(dtype=_FP8, group=32),
-    "W4A16_AWQ": NarrowWeights(dtype=DType.INT4, computed=DType.BF16, group=128),
-    "W4A8_AWQ": NarrowWeights(dtype=DType.INT4, computed=_FP8, group=128),
-    "W8A16": NarrowWeights(dtype=DType.INT8, computed=DType.BF16),
-    "INT8_SQ": NarrowWeights(dtype=DType.INT8),
-    "W8A8_SQ_PER_CHANNEL": NarrowWeights(dtype=DType.INT8),
+#: ModelOpt's names of algorithms.
+_ALGORITHMS = {
+    name: NarrowWeights(
+        **{key: value if key == "group" else cast(Any, DType.parse(value)) for key, value in given.items()}
+    )
+    for name, given in told_by_type()["algorithms"].items()
 }
 
 
