@@ -9,9 +9,7 @@ import functools
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from tracelens.files import data_table
 from tracelens.files.atomic_write import write_whole
 from tracelens.files.cells import frame_csv
 from tracelens.files.data_table import Headings, Number, is_blank
+from tracelens.files.documents import toml_of
 from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware.power import power_constants
 from tracelens.predict.serving import engines
@@ -76,7 +75,7 @@ ML_ENERGY = {"backend": "vllm", "date": "2025-11-18"}
 PROMPT_TOKENS = {
     "lm-arena-chat": 70, "gpqa": 256, "sourcegraph-fim": 1024, "image-chat": 1024, "video-chat": 4096, "": 512
 }  # fmt: skip
-HEADINGS = Headings(tomllib.loads(files(__package__).joinpath("serving_headings.toml").read_text(encoding="utf-8")))
+HEADINGS = Headings(toml_of(Path(__file__).with_name("serving_headings.toml")))
 _COUNTS = frozenset({
     "isl", "osl", "concurrency", "batch_size", "batch_in_flight", "tp_size", "pp_size", "attention_dp_size",
     "moe_ep_size", "n_gpus", "recv_interval",

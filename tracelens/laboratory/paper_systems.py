@@ -12,11 +12,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +23,7 @@ import numpy as np
 from tracelens.backends.base import System
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import Number
-from tracelens.files.documents import beside, expected, json_of
+from tracelens.files.documents import beside, expected, json_of, toml_of
 from tracelens.hardware.device_figures import Hbm, Link
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.predict.network.topology import Protocol, Rates, Tier, TierLink, Topology
@@ -130,7 +128,7 @@ class PaperSystem(Record, frozen=True, kw_only=True):
 @cache
 def paper_data() -> dict[str, Any]:
     """The figures of ``systems`` and ``models`` that the paper states."""
-    return tomllib.loads(files(__package__).joinpath("paper.toml").read_text(encoding="utf-8"))
+    return toml_of(Path(__file__).with_name("paper.toml"))
 
 
 def system_names() -> tuple[str, ...]:

@@ -12,10 +12,9 @@ import contextlib
 import functools
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ import msgspec
 from tracelens.backends.base import System, system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Headings, Number, is_file_name, is_unsaid, number, shown
+from tracelens.files.documents import toml_of
 from tracelens.files.option_fields import BACKENDS
 from tracelens.files.say import with_progress
 from tracelens.hardware.power import beyond_design
@@ -37,9 +37,7 @@ from tracelens.types.dtypes import TRAINED, Precision, spelled_type
 from tracelens.types.records import Record
 from tracelens.types.units import US_PER_S
 
-_TABLES: Mapping[str, Any] = tomllib.loads(
-    files(__package__).joinpath("training_tables.toml").read_text(encoding="utf-8")
-)
+_TABLES = toml_of(Path(__file__).with_name("training_tables.toml"))
 HEADINGS = Headings(_TABLES["headings"])
 _NAMES, _NONE_IN, _NONE, _NOTHING, _OFF = (
     frozenset(_TABLES["words"][name]) for name in ("names", "none_in", "none", "nothing", "off")

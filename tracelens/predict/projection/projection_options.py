@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 #: Titles of groups of options.
 _COSTS, PUBLISHED, SWEPT = "costs", "published model", "sweep and plots"
+_cost = functools.partial(option, group=_COSTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,31 +51,25 @@ class ProjectOptions(TrainingOptions):
     )
     backend: str = option_fields.cost_model(BACKENDS, group=_COSTS)
     gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz(group=_COSTS)
-    power_w: float | None = option(
-        "power limit per GPU, which lowers its clock",
-        kind=float,
-        metavar="W",
-        flags=("--power",),
-        also=("power",),
-        group=_COSTS,
+    power_w: float | None = _cost(
+        "power limit per GPU, which lowers its clock", kind=float, metavar="W", flags=("--power",), also=("power",)
     )
     pue: float | None = option_fields.pue(group=_COSTS)
     price_per_kwh: float | None = option_fields.price_per_kwh(group=_COSTS)
     co2_per_kwh: float | None = option_fields.co2_per_kwh(group=_COSTS)
     framework: str | None = option_fields.framework(group=_COSTS)
-    host_us: float | None = option(
-        "host time per launched op; default: the framework's", kind=duration_in("us"), metavar="US", group=_COSTS
+    host_us: float | None = _cost(
+        "host time per launched op; default: the framework's", kind=duration_in("us"), metavar="US"
     )
-    gemm_factor: float | None = option(
+    gemm_factor: float | None = _cost(
         "factor on the time of GEMMs; default: the framework's",
         kind=float, metavar="X", old_flags=("--products-factor",), also=("products_factor",),
-        group=_COSTS,
     )  # fmt: skip
-    attention_factor: float | None = option(
-        "factor on the time of attention; default: the framework's", kind=float, metavar="X", group=_COSTS
+    attention_factor: float | None = _cost(
+        "factor on the time of attention; default: the framework's", kind=float, metavar="X"
     )
-    memory_factor: float | None = option(
-        "factor on the time of memory-bound ops; default: the framework's", kind=float, metavar="X", group=_COSTS
+    memory_factor: float | None = _cost(
+        "factor on the time of memory-bound ops; default: the framework's", kind=float, metavar="X"
     )
     software: Software | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 
 from tracelens.errors import InputError
 from tracelens.files.data_table import LARGEST, shown
+from tracelens.files.documents import toml_of
 from tracelens.predict.workload.model_shape import VisionTower
 from tracelens.types.records import Record
 
@@ -154,7 +154,7 @@ class Family(Record, frozen=True, kw_only=True):
 @cache
 def told_by_type() -> dict[str, Any]:
     """What ``families.toml`` says: keys without cost, and the families."""
-    return tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+    return toml_of(Path(__file__).with_name("families.toml"))
 
 
 @cache
