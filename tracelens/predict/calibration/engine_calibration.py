@@ -70,28 +70,26 @@ def fit(deployment: Deployment, measured: MeasuredRequests, part: slice, *, poli
     )
     if facts.get("num_kv_tokens"):
         engine = dataclasses.replace(engine, kv_tokens=int(float(facts["num_kv_tokens"])))
-    values = {"hbm_efficiency": 0.85, "compute_efficiency": 0.7, "step_us": 1000.0, "sequence_us": 5.0}
-    if not facts.get("num_kv_tokens"):
-        values["memory_share"] = engine.memory_share
-    if deployment.parallelism.devices > 1:
-        values["link_efficiency"] = 0.5
-    steps = {
-        "hbm_efficiency": 0.08,
-        "compute_efficiency": 0.12,
-        "step_us": 800.0,
-        "sequence_us": 8.0,
-        "memory_share": 0.03,
-        "link_efficiency": 0.15,
+    # Where each constant starts, and its first step
+    tried = {
+        "hbm_efficiency": (0.85, 0.08),
+        "compute_efficiency": (0.7, 0.12),
+        "step_us": (1000.0, 800.0),
+        "sequence_us": (5.0, 8.0),
     }
+    if not facts.get("num_kv_tokens"):
+        tried["memory_share"] = engine.memory_share, 0.03
+    if deployment.parallelism.devices > 1:
+        tried["link_efficiency"] = 0.5, 0.15
 
     def loss(candidate: dict[str, float]) -> float:
         if any(not 0 < value <= 1 for name, value in candidate.items() if name.endswith("efficiency")):
             return float("inf")
         if min(candidate["step_us"], candidate["sequence_us"]) < 0 or candidate.get("memory_share", 0.5) > 0.98:
             return float("inf")
-        tried = dataclasses.replace(deployment, engine=dataclasses.replace(engine, **candidate))  # type: ignore[arg-type]
+        served = dataclasses.replace(deployment, engine=dataclasses.replace(engine, **candidate))  # type: ignore[arg-type]
         try:
-            found = compare(tried, measured, part, policy=policy)
+            found = compare(served, measured, part, policy=policy)
         except UsageError:
             return float("inf")
         return (
@@ -100,7 +98,8 @@ def fit(deployment: Deployment, measured: MeasuredRequests, part: slice, *, poli
         )  # fmt: skip
 
     compare(dataclasses.replace(deployment, engine=engine), measured, part, policy=policy)
-    values = coordinate_search(loss, values, steps)
+    starts, steps = (dict(zip(tried, column, strict=True)) for column in zip(*tried.values(), strict=True))
+    values = coordinate_search(loss, starts, steps)
     rounded = {name: float(f"{value:.4g}") for name, value in values.items()}
     return dataclasses.replace(engine, **rounded)  # type: ignore[arg-type]
 

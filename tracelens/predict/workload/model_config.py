@@ -167,12 +167,16 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
         is missing or wrong.
         """
         path = Path(name)
-        if isinstance(name, os.PathLike) or path.suffix in (".toml", ".json") or path.is_dir():
-            return _from_path(path)
-        whole, count = without_layers(name)
-        if count is not None:
-            return cls.load(whole).cut(count)
-        return cls.named(name)
+        if path.is_dir():
+            path = path / "config.json"
+        elif not isinstance(name, os.PathLike) and path.suffix not in (".toml", ".json"):
+            whole, count = without_layers(name)
+            return cls.named(name) if count is None else cls.load(whole).cut(count)
+        if path.suffix == ".toml":
+            return _from_toml(path)
+        from tracelens.predict.workload.huggingface import read_config
+
+        return cls(**read_config(path))
 
     @classmethod
     def named(cls, name: str) -> ModelConfig:
@@ -301,16 +305,6 @@ def _spellings() -> dict[str, str]:
 @functools.cache
 def _bundled(name: str) -> ModelConfig:
     return _from_toml(bundled(FOLDER) / f"{name}.toml")
-
-
-def _from_path(path: Path) -> ModelConfig:
-    if path.is_dir():
-        path = path / "config.json"
-    if path.suffix == ".toml":
-        return _from_toml(path)
-    from tracelens.predict.workload.huggingface import read_config
-
-    return ModelConfig(**read_config(path))
 
 
 def _from_toml(path: BundledFile) -> ModelConfig:

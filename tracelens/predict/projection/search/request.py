@@ -129,20 +129,8 @@ _SECONDS_PER_HOUR = 3600
 _MILLION = 1e6
 #: Dimensions whose alternatives say why a configuration wins.
 _COMPARED = (
-    "tp1",
-    "tp2",
-    "pp",
-    "vpp",
-    "mbs",
-    "ep",
-    "zero",
-    "recompute",
-    "schedule",
-    "precision",
-    "nb",
-    "nv_tp1",
-    "nv_dp",
-)
+    "tp1", "tp2", "pp", "vpp", "mbs", "ep", "zero", "recompute", "schedule", "precision", "nb", "nv_tp1", "nv_dp",
+)  # fmt: skip
 #: Parts of a step, in seconds; a rule set has some of them.
 PARTS = (
     "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
