@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
-from tracelens.backends.roofline_and_tile import works
+from tracelens.backends.roofline_and_tile import over_idle_uj, works
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.power import kernel_power, power_constants
 from tracelens.laboratory.configuration_rows import (
@@ -21,6 +21,7 @@ from tracelens.laboratory.configuration_rows import (
     most_of,
     point_of,
 )
+from tracelens.perf_models import GroupedGEMM
 from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.serving.deployment import Parallelism
 from tracelens.predict.serving.metrics import energies_of, energy_of, over_waiting_j
@@ -79,6 +80,23 @@ def test_a_step_draws_what_its_kernels_do_as_long_as_it_computes():
     computes_us = cost.step_parts(mix)[0] * 1e-9
     assert kernels_us < computes_us  # the host's time is no kernel's
     assert over_waiting_j(cost, [mix])[0] == pytest.approx(1e-6 * over_uj / kernels_us * computes_us, rel=1e-9)
+
+
+def test_devices_wait_for_the_one_whose_experts_have_most_tokens():
+    """Of 16 tokens with 8 experts each on 8 devices: 16 rows each in the mean, more on the busiest."""
+    cost = tl.serve("qwen3-30b-a3b", "b200", tp=4, dp=2, ep=8, concurrency=16, **ASKED).outcome.costs[0]
+    mix = (16, [], 16, 0, 16, 16 * 800)
+    constants, device = power_constants(cost.system.device), cost.system.device
+    mean, most = cost.step_operations([mix], is_mean=True), cost.step_operations([mix])
+    rows = [{model.m for _, model, *_ in found if isinstance(model, GroupedGEMM)} for found in (mean, most)]
+    assert rows[0] == {16}
+    assert min(rows[1]) > 16
+    models, counts, times = zip(*(each[1:] for each in mean), strict=True)
+    times_us, counts = np.array(times) * 1e-9, np.array(counts)
+    joules = 1e-6 * counts @ over_idle_uj(constants, models, times_us, device)
+    host_us = 1e-9 * (cost.step_parts(mix)[0] - sum(count * fs for *_, count, fs in most))
+    expected = 8 * joules * (1 + host_us / (counts @ times_us))
+    assert over_waiting_j(cost, [mix])[0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_more_replicas_draw_more_in_all_and_less_each():

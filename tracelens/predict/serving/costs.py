@@ -760,13 +760,13 @@ class StepCost:
         return 0 if served is None else served.met(self.own(sequences))
 
     def layer_operations(
-        self, kind: str, tokens: int, chunks: Sequence[Chunk], batch: int, context: int
+        self, kind: str, tokens: int, chunks: list[Chunk], batch: int, context: int
     ) -> list[tuple[str, PerfModel, int]]:
         """(name, perf model, time in fs) of one layer's operations; times add up to the layer's compute.
 
         Decode attention is one operation at the batch's mean context.
         """
-        calls = list(self._layer_calls(kind, tokens, chunks, batch, context))
+        calls = list(self._layer_calls(kind, (tokens, chunks, 0, 0, batch, context)))
         priced, scale = self._times_of(calls), self.prompt_share_scale(tokens, batch)
         found: list[tuple[str, PerfModel, int]] = []
         for (name, model, count, fs), price in zip(calls, priced, strict=True):
@@ -778,10 +778,11 @@ class StepCost:
         priced = iter(self._priced([model for _, model, _, fs in calls if fs is None]))
         return (next(priced) if fs is None else 0 for *_, fs in calls)
 
-    def _layer_calls(
-        self, kind: str, tokens: int, chunks: Sequence[Chunk], batch: int, context: int
-    ) -> Iterator[LayerCall]:
-        """The operations of one layer, as ``layer_operations``: cores with their times."""
+    def _layer_calls(self, kind: str, mix: Mix, *, is_mean: bool = False) -> Iterator[LayerCall]:
+        """The operations of one layer, as ``layer_operations``: cores with their times. ``is_mean``: experts' are those
+        of a device that has the mean of their tokens.
+        """
+        tokens, chunks, *_, batch, context = mix
         own, by_rank = self._by_rank(tokens, chunks, batch)
         device = self._rank
         if batch and not chunks:
@@ -791,7 +792,7 @@ class StepCost:
             tokens = self._sent(tokens, own)
         halves = 2 if self._is_split(own) and self._exchanging(kind) else 1
         tokens, adapters = -(-tokens // halves), self.adapters(len(chunks) + batch)
-        rank = dataclasses.replace(device, busiest=-(-own // halves), adapters=adapters)
+        rank = dataclasses.replace(device, busiest=-(-own // halves), adapters=adapters, is_mean=is_mean)
         for letter in kind:
             ops = batch_ops.device_block_ops(rank, letter, tokens)
             names = [op.name for op in ops if op.is_core]
@@ -844,16 +845,17 @@ class StepCost:
         times = iter(self._priced([op.model for ops in ends for op in ops]))
         return tuple([(op.name, op.model, next(times)) for op in ops] for ops in ends)
 
-    def step_operations(self, mixes: Sequence[Mix]) -> list[tuple[int, PerfModel, int, int]]:
+    def step_operations(self, mixes: Sequence[Mix], *, is_mean: bool = False) -> list[tuple[int, PerfModel, int, int]]:
         """(step, perf model, how often, time in fs) of every operation of a device in each step; in a pipeline of one
-        device of each stage.
+        device of each stage. Of the one whose experts have most tokens; with ``is_mean``, the mean of them.
         """
         steps: list[int] = []
         calls: list[LayerCall] = []
         scales: list[float] = []
-        for at, (tokens, chunks, rows, _, batch, context) in enumerate(mixes):
+        for at, mix in enumerate(mixes):
+            tokens, _, rows, _, batch, _ = mix
             for kind, layers in Counter(self.layers).items():
-                for name, model, count, fs in self._layer_calls(kind, tokens, chunks, batch, context):
+                for name, model, count, fs in self._layer_calls(kind, mix, is_mean=is_mean):
                     calls.append((name, model, count * layers, fs))
             scales += [self.prompt_share_scale(tokens, batch)] * (len(calls) - len(scales))
             head = batch_ops.head_ops(self._rank, rows) if rows else []

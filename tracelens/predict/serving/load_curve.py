@@ -130,7 +130,7 @@ def _parts(
 def _linear(cost: StepCost, kind: str, tokens: int, batch: int) -> list[tuple[str, PerfModel, int]]:
     """A layer's operations but cores of attention."""
     cores = {name for name, *_ in cost.core_operations(kind, (), batch, 0)}
-    return [op for op in cost.layer_operations(kind, tokens, (), batch, 0) if op[0] not in cores]
+    return [op for op in cost.layer_operations(kind, tokens, [], batch, 0) if op[0] not in cores]
 
 
 def _ends(cost: StepCost, tokens: int, rows: int) -> list[tuple[str, PerfModel, int]]:

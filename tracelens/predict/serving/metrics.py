@@ -290,18 +290,22 @@ def over_waiting_j(cost: StepCost, mixes: Sequence[Mix]) -> Floats:
     """J that the devices of a replica draw in each step over what waiting ones do; NaN where energies are unknown.
 
     A step draws what its kernels do in the mean for as long as it computes: what an engine adds to them is mostly small
-    kernels too, and ML.ENERGY's servers drew about as much in it. Exchanges that nothing hides wait.
+    kernels too, and ML.ENERGY's servers drew about as much in it. Exchanges that nothing hides wait, and devices whose
+    experts have fewer tokens than others'.
     """
     constants, device = power_constants(cost.system.device), cost.system.device
     if constants is None:
         return np.full(len(mixes), np.nan)
-    steps, models, counts, times = zip(*cost.step_operations(mixes), strict=True)
+    steps, models, counts, times = zip(*cost.step_operations(mixes, is_mean=True), strict=True)
     times_us = np.array(times) / FS_PER_US
     energy_uj = over_idle_uj(constants, models, times_us, device)
     joules, kernels_us = (
         np.bincount(steps, np.array(counts) * each, len(mixes)) for each in (1e-6 * energy_uj, times_us)
     )
     computes_us = np.array([cost.step_parts(mix)[0] / FS_PER_US for mix in mixes])
+    if cost.deployment.parallelism.ep > 1:
+        most, _, often, longest = zip(*cost.step_operations(mixes), strict=True)
+        computes_us += kernels_us - np.bincount(most, np.array(often) * longest, len(mixes)) / FS_PER_US
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Floats = cost.deployment.parallelism.stage_devices * joules * computes_us / kernels_us
     return found

@@ -234,6 +234,12 @@ class ExpertTraffic(Record, frozen=True, kw_only=True):
         by_chance = expected_maximum(self.ranks) * math.sqrt(variance) if self.variance else 0.0
         return min(float(mean) + by_chance, self.held)
 
+    @property
+    def even(self) -> ExpertTraffic:
+        """Of a rank with as many routings as the mean one has."""
+        mean = tuple(tuple(chance / self.rows_imbalance for chance in draw) for draw in self.busiest)
+        return replace(self, rows_imbalance=1.0, busiest=mean, variance=0.0)
+
 
 @functools.cache
 def expected_maximum(ranks: int) -> float:

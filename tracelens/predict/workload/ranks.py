@@ -442,6 +442,7 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     the data-parallel rank computes that has most of a step, padding included; None: they are divided evenly.
     ``lora``: the rank of the adapters beside its products, of which a step's tokens need ``adapters`` different ones.
     ``fused``: types in which engines' fused expert layers were measured on the device; ``expert_rows`` as the engine's.
+    ``is_mean``: its experts have the mean of the devices' tokens, not the most.
     """
 
     shape: ModelShape
@@ -462,6 +463,7 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     adapters: int = 0
     fused: frozenset[DType] = frozenset()
     expert_rows: int = 0
+    is_mean: bool = False
 
     @property
     def width(self) -> float:
@@ -475,7 +477,8 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         """What the routing makes of an exchange among the expert-parallel devices."""
         experts = self.shape.experts
         count, topk = (experts.count, experts.top_k) if experts is not None else (self.ep, 1)
-        return expert_traffic(self.skew, experts=count, topk=topk, ranks=self.ep, redundant=self.redundant_experts)
+        found = expert_traffic(self.skew, experts=count, topk=topk, ranks=self.ep, redundant=self.redundant_experts)
+        return found.even if self.is_mean else found
 
     def of(self, letter: str) -> InferenceRank:
         """The device as a block of ``letter`` has it."""
@@ -525,7 +528,8 @@ class InferenceRank(Record, frozen=True, kw_only=True):
         model: PerfModel = op.model
         experts = self.local.experts
         if isinstance(model, GroupedGEMM) and experts is not None:
-            rows = math.ceil(self.traffic.most_rows(tokens, experts.top_k) * self.imbalance)
+            imbalance = 1.0 if self.is_mean else self.imbalance
+            rows = math.ceil(self.traffic.most_rows(tokens, experts.top_k) * imbalance)
             active = min(self.traffic.held, rows, math.ceil(self.traffic.touched(tokens)))
             model = self._narrowed(replace(model, m=rows, groups=max(active, 1)), self.narrow(op))
         elif isinstance(model, GEMM):
