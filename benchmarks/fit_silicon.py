@@ -30,12 +30,15 @@ from tracelens.predict.calibration.measurements import table_measured
 from tracelens.predict.estimation.table_kinds import KINDS
 
 FILES = {"gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention", "moe": "moe"}
+#: Layers of BF16 experts by vLLM's kernel on B200, where ``moe``'s are TensorRT-LLM's; others agree, or are measured on
+#: few shapes, or FP8, which its DeepGEMM multiplies in servers.
+OWN = {"moe_vllm": {"framework": "vllm", "moe_dtype": "bfloat16", "device": "b200_sxm"}}
 LATENT = {"latent": "*/mla/trtllm/*/generation_mla_perf.parquet"}
 #: Where kernels for latent attention were measured; on others a general one is slower.
 LATENT_SYSTEMS = ("h100_sxm", "h200_sxm", "b200_sxm", "gb200")
 WHAT = {
     "gemm": "gemm", "prefill": "context-attention", "decode": "generation-attention", "moe": "moe",
-    "latent": "generation-mla",
+    "latent": "generation-mla", "moe_vllm": "moe",
 }  # fmt: skip
 #: Of expert layers, whose constants are many and whose groups are few, so many rows say as much as all.
 _ENOUGH_ROWS = 1200
@@ -47,6 +50,7 @@ FIRST_EXPERTS = {"2048/512/256/8", "2688/1856/128/6", "4096/1024/512/10", "4096/
 class Case:
     """One device and precision of one family, and its rows of the table."""
 
+    family: str
     device: HardwareSpec
     measured: Measured
     rows: pd.DataFrame
@@ -100,13 +104,18 @@ def cases(family: str, table: pd.DataFrame, wanted: set[str]) -> Iterator[Case]:
         for precision, measured in sorted(parts.items()):
             spelled = "bfloat16" if precision == "bf16" else precision
             rows = own[own[dtype] == spelled].reset_index(drop=True)
-            yield Case(device=device, measured=measured, rows=rows)
+            yield Case(family=family, device=device, measured=measured, rows=rows)
 
 
 def read(folder: Path, family: str) -> pd.DataFrame:
-    """The measured table; of latent attention one per device of the package, in a folder of its name."""
+    """The measured table; of latent attention one per device of the package, in a folder of its name; of kernels that a
+    library has of its own those whose watts were read, too.
+    """
     if family in FILES:
         return pd.read_parquet(folder / f"{FILES[family]}.parquet")
+    if family in OWN:
+        table = pd.read_parquet(folder.parent / "power" / f"{WHAT[family]}.parquet")
+        return table[(table[list(OWN[family])] == OWN[family]).all(axis="columns")].reset_index(drop=True)
     tables = []
     for path in sorted(folder.glob(LATENT[family])):
         name = path.relative_to(folder).parts[0]
@@ -146,7 +155,8 @@ def report(case: Case) -> tuple[Floats, Calibration]:
         "benchmarks/fit_silicon.py"
     )
     everything = case.fit(case.everything, case.limits)
-    return unseen, replace(everything, fitted_on=fitted_on, error_percent=float(unseen.mean()))
+    own = replace(everything, family=case.family if case.family in OWN else measured.family)
+    return unseen, replace(own, fitted_on=fitted_on, error_percent=float(unseen.mean()))
 
 
 NEEDED = {"matrix_efficiency", "hbm_efficiency", "launch_us", "tile_us"}

@@ -260,9 +260,13 @@ K = TypeVar("K")
 
 _DECLARED = orjson.loads(Path(__file__).with_name("constants.json").read_bytes())
 #: Family -> constant -> meaning. Fractions are of the data-sheet rate and at most 1.
-CONSTANTS: Mapping[str, Mapping[str, str]] = {family: declared["meanings"] for family, declared in _DECLARED.items()}
+CONSTANTS: dict[str, Mapping[str, str]] = {family: declared["meanings"] for family, declared in _DECLARED.items()}
 #: Constants without which a row says nothing.
-NEEDED: Mapping[str, list[str]] = {family: declared["needed"] for family, declared in _DECLARED.items()}
+NEEDED: dict[str, list[str]] = {family: declared["needed"] for family, declared in _DECLARED.items()}
+#: A library's kernels of a family, where another's were measured as the family.
+OF_LIBRARY = {("moe", "vllm"): "moe_vllm"}
+for (_family, _), _own in OF_LIBRARY.items():
+    CONSTANTS[_own], NEEDED[_own] = CONSTANTS[_family], NEEDED[_family]
 #: Rows of ``[calibrated.memory_bound.*]``: what the op does with its bytes.
 STREAMS = frozenset({"stream", "permute", "optimizer"})
 #: Rows of ``[calibrated.sustained.*]``: the rates of matrix products.

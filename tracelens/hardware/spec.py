@@ -32,7 +32,7 @@ from tracelens.hardware.device_figures import (
     PowerConstants,
     Rate,
 )
-from tracelens.types.dtypes import DType, Precision
+from tracelens.types.dtypes import CALIBRATED, DType, Precision
 from tracelens.types.records import Record
 
 FOLDER = Path(__file__).resolve().parent / "devices"
@@ -181,6 +181,14 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
             if name in constants:
                 constants[name] *= self._caches_over(sister)
         return replace(theirs, constants=constants, carried_from=self.calibrated_like, error_percent=None)
+
+    def with_kernels_of(self, library: str) -> HardwareSpec:
+        """With the constants of a library's own kernels, where another's were measured as the family."""
+        own: dict[tuple[str, str], Calibration] = {}
+        for (family, maker), name in device_figures.OF_LIBRARY.items():
+            found = {each: self.calibration(name, each) for each in CALIBRATED} if maker == library else {}
+            own |= {(family, each): theirs for each, theirs in found.items() if theirs is not None}
+        return replace(self, calibrated={**self.calibrated, **own}) if own else self
 
     @property
     def completed(self) -> HardwareSpec:

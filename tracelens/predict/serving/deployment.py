@@ -193,11 +193,12 @@ class Engine(Record, frozen=True, kw_only=True):
     which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64); ``expert_rows``: of how many rows the blocks
     are of which it multiplies one for each FP8 expert whatever its rows, in fused layers as slow as measured ones (0:
     only rows that there are, as fast as the products of which layers are made but in steps with prompts on one
-    data-parallel rank); ``pads_prompts``: data-parallel ranks pad steps with prompts to the longest, and experts
-    compute the padding; ``eager_drafts``: with drafts, steps of data-parallel ``ranks`` or ``all`` take
-    ``prompt_layer_us``; ``chance_ranks``: in which pools, where prompts are computed apart, a request goes to a
-    data-parallel rank by chance (``prefill``, ``both``). ``residuals``: where measured points were beside estimates of
-    the time per token, ``first_residuals`` of the time to the first one, by what was left out (``LEFT_OUT``);
+    data-parallel rank); ``kernels``: the library whose own constants in a device's file are its kernels';
+    ``pads_prompts``: data-parallel ranks pad steps with prompts to the longest, and experts compute the padding;
+    ``eager_drafts``: with drafts, steps of data-parallel ``ranks`` or ``all`` take ``prompt_layer_us``;
+    ``chance_ranks``: in which pools, where prompts are computed apart, a request goes to a data-parallel rank by
+    chance (``prefill``, ``both``). ``residuals``: where measured points were beside estimates of the time per
+    token, ``first_residuals`` of the time to the first one, by what was left out (``LEFT_OUT``);
     ``computes``, ``most_devices``: on devices of which capabilities points ran, and on how many at most. ``kv_tokens``
     overrides the pool that is computed from ``memory_share`` of the device's memory less weights, activations and
     ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free. ``source`` says where the
@@ -239,6 +240,7 @@ class Engine(Record, frozen=True, kw_only=True):
     cache_load: str = ""
     graph_batches: str = ""
     expert_rows: int = 0
+    kernels: str = ""
     pads_prompts: bool = False
     eager_drafts: str = ""
     chance_ranks: str = ""
@@ -324,8 +326,10 @@ class Engine(Record, frozen=True, kw_only=True):
         )
 
     def tuned(self, system: System) -> System:
-        """The system whose device reaches these efficiencies instead of its file's achievable rates."""
-        device = system.device
+        """The system whose device runs the engine's kernels and reaches these efficiencies instead of its file's
+        achievable rates.
+        """
+        device = system.device.with_kernels_of(self.kernels)
         if self.compute_efficiency is not None:
             share = self.compute_efficiency
             device = dataclasses.replace(
