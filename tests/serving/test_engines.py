@@ -478,13 +478,15 @@ def test_vllms_experts_take_what_its_own_kernel_did_where_others_were_measured_t
 
 
 def test_vllm_multiplies_a_block_of_128_rows_for_each_fp8_expert():
-    """Of 32 experts on a device: room for 32 x 127 rows more than there are, whatever the batch."""
+    """Of 32 of 128 experts on a device: room for the 8 rows of each token, wherever their experts are, and 32 x 127."""
     few, many = (_operations("fp8", "vllm", tokens) for tokens in (8, 64))
-    for made in (few, many):
-        empty, _ = made["experts.up.empty"]
-        assert (empty.m, empty.n, empty.k, empty.groups) == (32 * 127, 2 * 1536, 4096, 1)
-        assert made["experts.activation.empty"][0].shape == (32 * 127, 1536)
-    assert few["experts.up.empty"][1] == many["experts.up.empty"][1] > 0
+    for made, tokens in ((few, 8), (many, 64)):
+        (layer, _), (empty, _) = made["experts.layer"], made["experts.up.empty"]
+        rows = 8 * tokens + 32 * 127
+        assert 2 * tokens < layer.tokens < 8 * tokens
+        assert (layer.tokens + empty.m, empty.n, empty.k, empty.groups) == (rows, 2 * 1536, 4096, 1)
+        assert made["experts.activation.empty"][0].shape == (rows - layer.tokens, 1536)
+    assert many["experts.up.empty"][1] > few["experts.up.empty"][1] > 0
     assert few["experts.layer"][1] < many["experts.layer"][1]
     for precision, engine in (("bf16", "vllm"), ("fp8", "trtllm"), ("fp8", "sglang")):
         assert "experts.up.empty" not in _operations(precision, engine, 8)

@@ -98,7 +98,7 @@ def sharded(shape: S, *, tp: int, expert_shards: int) -> S:
 def device_block_ops(rank: InferenceRank, letter: str, tokens: int) -> list[LayerOp]:
     """The operations of one block for a step's ``tokens`` tokens; those that are cores stand for any."""
     batch = Batch(shape=rank.local, batch=rank.own(tokens), sequence=1)
-    placed = rank.with_fused_experts([rank.placed(op, tokens) for op in blocks.block_ops(batch, letter)])
+    placed = rank.with_fused_experts([rank.placed(op, tokens) for op in blocks.block_ops(batch, letter)], tokens)
     return list(rank.with_adapters(placed)) if rank.adapters else placed
 
 

@@ -538,11 +538,12 @@ class InferenceRank(Record, frozen=True, kw_only=True):
             model = self.cached(model)
         return op if model is op.model else replace(op, model=model)
 
-    def with_fused_experts(self, ops: Sequence[LayerOp]) -> list[LayerOp]:
+    def with_fused_experts(self, ops: Sequence[LayerOp], tokens: int) -> list[LayerOp]:
         """Operations of a block, its experts' products and what is between them as the one layer that engines run.
 
-        vLLM's call of DeepGEMM for FP8 experts knows on the host no expert's rows: room for all of them is multiplied,
-        ``expert_rows`` less one more for each of the device's experts, empty blocks by the first one's weights.
+        vLLM's call of DeepGEMM for FP8 experts knows on the host no expert's rows: room for those of all ``tokens`` is
+        multiplied wherever their experts are, ``expert_rows`` less one more for each of the device's experts, empty
+        blocks by the first one's weights (deep_gemm_utils.compute_aligned_M).
         """
         at = next((at for at, op in enumerate(ops) if isinstance(op.model, GroupedGEMM)), None)
         if at is None:
@@ -557,8 +558,9 @@ class InferenceRank(Record, frozen=True, kw_only=True):
             scaled_by=SCALED_BLOCK if is_scaled else 0,
         )  # fmt: skip
         made = [replace(up, name="experts.layer", model=layer, weights=up.weights + down.weights)]
-        if is_scaled and self.expert_rows > 1:
-            empty = (self.expert_rows - 1) * self.traffic.held
+        if is_scaled and self.expert_rows > 1 and self.local.experts is not None:
+            room = tokens * self.local.experts.top_k + (self.expert_rows - 1) * self.traffic.held
+            empty = room - model.m
             made += [
                 LayerOp(name=f"{op.name}.empty", model=_of_rows(op.model, empty), split="experts")
                 for op in (up, between, down)
