@@ -48,15 +48,15 @@ PULL = {
     "sequence_us": (5.0, 0.8, 0.5), "prompt_scale": (1.3, 0.2, 0.1), "request_us": (20_000.0, 0.8, 0.5),
     "token_us": (2.0, 0.5, 0.3),
 }  # fmt: skip
-#: What releases differ by, and one standard deviation in ln; the second of vLLM alone, which got asynchronous
-#: scheduling after 0.11.
+#: What releases differ by, and one standard deviation in ln; the second of vLLM alone.
 STEPS = {"layer_us": 0.7, "sequence_us": 0.7}
 STEPPED = [list(PULL).index(name) for name in STEPS]
 OF_SEQUENCES = "vllm"
-#: Engine and major.minor of the device (empty: any) -> (version, first day of its rows, of vLLM its own). Builds of
-#: December 2025 differ by the day.
+#: Engine and major.minor of the device -> (version, first day of its rows, of vLLM its own). Builds of December 2025
+#: differ by the day. Kernels of attention and what graphs hold of them differ by device: vLLM 0.11's layers do, too.
 RELEASES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
-    ("vllm", ""): (("0.11", "2025-11-18"), ("0.12", "2025-12-03")),
+    ("vllm", "9.0"): (("0.11", "2025-11-18"), ("0.12", "2025-12-03")),
+    ("vllm", "10.0"): (("0.11", "2025-11-18"), ("0.12", "2025-12-03")),
     ("sglang", "9.0"): (("2025-12", "2025-12-10"), ("0.5.9", "2026-03-07"), ("0.5.12", "2026-05-13")),
     ("trtllm", "9.0"): (("1.1.0rc2", "2025-11-02"), ("1.3.0rc14", "2026-05-18")),
     ("sglang-rocm", "9.4"): (("2025-12", "2025-12-10"), ("0.5.9", "2026-01-05"), ("0.5.12", "2026-05-18")),
@@ -169,6 +169,7 @@ def gap(row: Mapping[str, Any], point: ServingPoint, cost: StepCost) -> Served:
     (step, exchange), (doubled, _) = (each.mixed_time(*asked) for each in (cost, with_prompts_twice(cost)))
     prompt_ms, layers = (doubled - step) / 1e12, len(cost.layers) / 1e3
     family = f"{point.model} on {point.system} in {point.precision}, {row['task']}"
+    compute = compute_of(cost.system.device)
     return Served(
         row={**row, "id": f"mlenergy {family} {row['max_num_seqs']} of {row['num_gpus']}"}, point=point,
         engine=point.engine, family=family, group=cost.deployment.model.name,
@@ -177,7 +178,7 @@ def gap(row: Mapping[str, Any], point: ServingPoint, cost: StepCost) -> Served:
             cost.own(asked[4]) / 1e3, prompt_ms, 0.0, 0.0,
         ),
         exchange_ms=exchange / 1e12, batch=asked[4],
-        compute=compute_of(cost.system.device), release=release_of("vllm", "", None, "0.11"),
+        compute=compute, release=release_of("vllm", compute, None, "0.11"),
     )  # fmt: skip
 
 
@@ -266,7 +267,6 @@ def release_of(engine: str, compute: str, day: datetime.date | None, version: st
     """``version``; else the last one that was out on ``day``, the first where none was, the newest where the day is not
     known.
     """
-    compute = "" if (engine, "") in RELEASES else compute
     known = RELEASES.get((engine, compute), ())
     stated = [name for name, _ in known if version.startswith(name)]
     out = stated or [name for name, since in known if day is None or since <= str(day)]
