@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.analysis.ranks import rank_collectives, rank_times
+from tracelens.analysis.ranks import rank_times
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import RankOptions, find_logs_of_devices, find_traces, job_folder
 from tracelens.analysis.ranks.rank_summary import ranks_text
@@ -263,7 +263,7 @@ class RankReport(NamedSheets):
             yield f" stage {compute_us.idxmax()} computes longest: {most:.3f} ms per step, {mean:.3f} on average"
 
     def _collectives(self) -> Iterator[str]:
-        frame = self.result.frames[rank_collectives.NCCL_SUMMARY_IMPLICIT_SYNC_TITLE]
+        frame = self.result.frames[rank_times.NCCL_SUMMARY_IMPLICIT_SYNC_TITLE]
         if frame.empty:
             yield from self._calls_of_one_rank()
             return
@@ -277,7 +277,7 @@ class RankReport(NamedSheets):
 
     def _calls_of_one_rank(self) -> Iterator[str]:
         """Without counterparts nothing says how long a call waited: its bandwidth is at least what is shown."""
-        frame = self.result.frames[rank_collectives.NCCL_SUMMARY_LONG_TITLE]
+        frame = self.result.frames[rank_times.NCCL_SUMMARY_LONG_TITLE]
         known = frame if frame.empty else frame[frame["effective_bus_gb_s"].notna()]
         if known.empty:
             return

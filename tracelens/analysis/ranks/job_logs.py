@@ -13,7 +13,7 @@ import pickle
 import re
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -108,24 +108,29 @@ class _Trace(msgspec.Struct, gc=False):
     kernel_events: list[_Channel] = []
 
 
-class _CollectivePerf(msgspec.Struct, gc=False):
-    coll: str
-    coll_sn: Whole
-    coll_msg_size_bytes: Whole
-    coll_exec_time_us: Micros
-    coll_timing_source: str = ""
-    coll_algobw_gbs: float | None = None
-    coll_busbw_gbs: float | None = None
+def _named_after(kind: str) -> Callable[[str], str]:
+    """The names of the fields of a call in a file: ``coll``, ``coll_sn``; ``p2p``, ``p2p_sn``."""
+    return lambda field: kind if field == "name" else field if field == "event_trace_ts" else f"{kind}_{field}"
+
+
+class _CollectivePerf(msgspec.Struct, gc=False, rename=_named_after("coll")):
+    name: str
+    sn: Whole
+    msg_size_bytes: Whole
+    exec_time_us: Micros
+    timing_source: str = ""
+    algobw_gbs: float | None = None
+    busbw_gbs: float | None = None
     event_trace_ts: _Trace = msgspec.field(default_factory=_Trace)
 
 
-class _PairPerf(msgspec.Struct, gc=False):
-    p2p: str
-    p2p_sn: Whole
-    p2p_peer: int
-    p2p_msg_size_bytes: Whole
-    p2p_exec_time_us: Micros
-    p2p_timing_source: str = ""
+class _PairPerf(msgspec.Struct, gc=False, rename=_named_after("p2p")):
+    name: str
+    sn: Whole
+    peer: int
+    msg_size_bytes: Whole
+    exec_time_us: Micros
+    timing_source: str = ""
     event_trace_ts: _Trace = msgspec.field(default_factory=_Trace)
 
 
@@ -168,9 +173,10 @@ _INSPECTED = {
 _ROUNDED_GB_S = 1e-6
 
 
-def _lines(name: str, content: bytes) -> Iterator[tuple[int, _Line]]:
-    """Lines with their context, by number. A last one that was cut off, where the process was killed, is left out."""
-    decoder, context = msgspec.json.Decoder(_Line), None
+def _lines(name: str, content: bytes) -> Iterator[tuple[_Header, _Metadata, _Line]]:
+    """Lines, and whose calls they are. A last one that was cut off, where the process was killed, is left out."""
+    decoder = msgspec.json.Decoder(_Line)
+    context: tuple[_Header, _Metadata] | None = None
     texts = content.split(b"\n")
     for number, text in enumerate(texts, 1):
         if not text.strip():
@@ -181,13 +187,12 @@ def _lines(name: str, content: bytes) -> Iterator[tuple[int, _Line]]:
             if number == len(texts) and number > 1:
                 return
             raise InputError(f"{name}, line {number}: not a record of NCCL Inspector ({error})") from error
-        if line.header is None or line.metadata is None:
-            if context is None:
-                raise InputError(f"{name}, line {number}: a call without a header, and none before it says whose")
-            line.header, line.metadata = context.header, context.metadata
-        elif line.dump_stats is not None:
-            context = line
-        yield number, line
+        whose = context if line.header is None or line.metadata is None else (line.header, line.metadata)
+        if whose is None:
+            raise InputError(f"{name}, line {number}: a call without a header, and none before it says whose")
+        if line.dump_stats is not None:
+            context = whose
+        yield *whose, line
 
 
 _NOTES = {
@@ -209,10 +214,9 @@ def _inspected(name: str, content: bytes) -> Iterator[RankSummary]:
     calls: defaultdict[tuple[str, int, int], list[_Call]] = defaultdict(list)
     members: defaultdict[tuple[str, int, int], dict[str, tuple[int, int]]] = defaultdict(dict)
     version, counts = "", Counter[str]()
-    read = [line for _, line in _lines(name, content)]
+    read = list(_lines(name, content))
     widest = _several_ranks(read)
-    for line in read:
-        header, metadata = _of(line)
+    for header, metadata, line in read:
         process = (metadata.hostname, metadata.pid)
         if widest.get(process, header.id) != header.id:
             counts["left_out"] += 1
@@ -222,10 +226,10 @@ def _inspected(name: str, content: bytes) -> Iterator[RankSummary]:
         members[key][header.id] = (header.rank, header.n_ranks)
         if (stats := line.dump_stats) is not None:
             counts["dropped"] += stats.coll_dropped_since_last_dump + stats.p2p_dropped_since_last_dump
-        elif (call := _inspected_call(line)) is not None:
+        elif (call := _inspected_call(header, metadata, line)) is not None:
             calls[key].append(call)
             counts["enqueued"] += call.duration_ns is None
-            counts["wrong"] += not _adds_up(line)
+            counts["wrong"] += not _adds_up(header, line)
     if not calls:
         raise InputError(f"{name} is NCCL Inspector's output without a call: it records those of 8 KB or more")
     notes = tuple(text.format(f"{counts[key]:,}") for key, text in _NOTES.items() if counts[key])
@@ -236,68 +240,55 @@ def _inspected(name: str, content: bytes) -> Iterator[RankSummary]:
         yield _summary(name, own, log, rank=None, host=process_rank[0] or None)
 
 
-def _several_ranks(lines: Iterable[_Line]) -> dict[tuple[str, int], str]:
+def _several_ranks(lines: Iterable[tuple[_Header, _Metadata, _Line]]) -> dict[tuple[str, int], str]:
     """By process that drives several ranks its widest communicator: nothing links the ranks of different ones."""
     groups: defaultdict[tuple[str, int], defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for line in lines:
-        header, metadata = _of(line)
+    for header, metadata, _ in lines:
         groups[metadata.hostname, metadata.pid][header.id].add(header.rank)
     return {process: max(own, key=lambda name: len(own[name])) for process, own in groups.items()
             if any(len(ranks) > 1 for ranks in own.values())}  # fmt: skip
 
 
-def _of(line: _Line) -> tuple[_Header, _Metadata]:
-    """Whose call it is; ``_lines`` fills in what a line itself does not say."""
-    header, metadata = line.header, line.metadata
-    if header is None or metadata is None:
-        raise AssertionError("a line without a header")
-    return header, metadata
-
-
-def _inspected_call(line: _Line) -> _Call | None:
-    header, metadata = _of(line)
+def _inspected_call(header: _Header, metadata: _Metadata, line: _Line) -> _Call | None:
+    own = line.coll_perf or line.p2p_perf
+    if own is None:
+        return None
     named = f"{header.comm_name} " if header.comm_name not in ("", "unknown") else ""
     group = f"{named}{header.id}"
-    if (own := line.coll_perf) is not None:
-        name, number, size, took_us = own.coll, own.coll_sn, own.coll_msg_size_bytes, own.coll_exec_time_us
-        source, times, peer = own.coll_timing_source, own.event_trace_ts, None
-    elif (pair := line.p2p_perf) is not None:
-        name, number, size, took_us = pair.p2p, pair.p2p_sn, pair.p2p_msg_size_bytes, pair.p2p_exec_time_us
-        source, times, peer = pair.p2p_timing_source, pair.event_trace_ts, max(pair.p2p_peer, -1)
-    else:
-        return None
+    name, size, took_us = own.name, own.msg_size_bytes, own.exec_time_us
     known = _INSPECTED.get(name)
     word, sum_in, sum_out = known or (communication_call(name=name, dtype=None).word, 0, 0)
     message = CommunicationCall(
-        word=word, name=name, group=group, size=header.n_ranks, peer=peer,
+        word=word, name=name, group=group, size=header.n_ranks,
+        peer=max(own.peer, -1) if isinstance(own, _PairPerf) else None,
         in_bytes=float(size * (header.n_ranks if sum_in else 1)) if known else None,
         out_bytes=float(size * (header.n_ranks if sum_out else 1)) if known else None,
     )  # fmt: skip
-    stop_us = max((channel.kernel_stop_ts for channel in times.kernel_events), default=0)
+    stop_us = max((channel.kernel_stop_ts for channel in own.event_trace_ts.kernel_events), default=0)
     return _Call(
         message=message,
         # NCCL numbers the calls of each collective by themselves
         sequenced_in="" if word in POINT_TO_POINT else f"{name} of {group}",
-        sequence=number,
+        sequence=own.sn,
         state=DONE,
-        duration_ns=None if source == "collective_cpu" or not took_us else round(took_us * NS_PER_US),
+        duration_ns=None if own.timing_source == "collective_cpu" or not took_us else round(took_us * NS_PER_US),
         end_ns=int((stop_us or metadata.dump_timestamp_us) * NS_PER_US),
         is_end_known=stop_us > 0,
     )
 
 
-def _adds_up(line: _Line) -> bool:
+def _adds_up(header: _Header, line: _Line) -> bool:
     """Whether the file's own rates are what its sizes and times say (``inspectorComputeOpBw`` of inspector.cc)."""
-    own, (header, _) = line.coll_perf, _of(line)
-    if own is None or own.coll not in _INSPECTED or own.coll_algobw_gbs is None or not own.coll_exec_time_us:
+    own = line.coll_perf
+    if own is None or own.name not in _INSPECTED or own.algobw_gbs is None or not own.exec_time_us:
         return True
-    word, *sums = _INSPECTED[own.coll]
-    algo = own.coll_msg_size_bytes * (header.n_ranks if any(sums) else 1) / own.coll_exec_time_us / 1e3
+    word, *sums = _INSPECTED[own.name]
+    algo = own.msg_size_bytes * (header.n_ranks if any(sums) else 1) / own.exec_time_us / 1e3
     factor = bus_factor(word, header.n_ranks) or 1.0
-    bus = algo * factor if own.coll_busbw_gbs is None else own.coll_busbw_gbs
+    bus = algo * factor if own.busbw_gbs is None else own.busbw_gbs
     return all(
         math.isclose(ours, theirs, rel_tol=1e-3, abs_tol=_ROUNDED_GB_S)
-        for ours, theirs in ((algo, own.coll_algobw_gbs), (algo * factor, bus))
+        for ours, theirs in ((algo, own.algobw_gbs), (algo * factor, bus))
     )
 
 
@@ -434,7 +425,7 @@ def _recorded_call(entry: _Entry, groups: Mapping[str, ProcessGroup]) -> _Call:
         dtype=entry.input_dtypes[0] if len(set(entry.input_dtypes)) == 1 else None,
         elements_in=_elements(entry.input_sizes), elements_out=_elements(entry.output_sizes),
     )  # fmt: skip
-    state = DONE if entry.state == "completed" or entry.retired else _STATES.get(entry.state, ENQUEUED)
+    state = DONE if entry.state == "completed" or entry.retired else STARTED if entry.state == "started" else ENQUEUED
     took_ns = round((entry.duration_ms or 0) * _NS_PER_MS) if state == DONE else 0
     return _Call(
         message=message,
@@ -445,9 +436,6 @@ def _recorded_call(entry: _Entry, groups: Mapping[str, ProcessGroup]) -> _Call:
         # No sooner than this: when PyTorch noticed its end is known to 100 ms
         end_ns=entry.time_created_ns + took_ns,
     )
-
-
-_STATES = {"started": STARTED}
 
 
 def _elements(sizes: Sequence[Sequence[int]]) -> int | None:
@@ -637,7 +625,7 @@ def _first_difference(label: str, own: Mapping[int, _Sequence]) -> dict[str, Any
             few = [rank for rank, call in calls.items() if _alike(call) != kinds.most_common(1)[0][0]]
             return {
                 "group_name": label, "sequence": number, "collective": calls[few[0]].name, "problem": "differs",
-                "ranks": ranks_text(few), "text": f"call {number} of {_group(label)} differs: {', '.join(texts)}",
+                "ranks": ranks_text(few), "text": f"call {number} of group {label!r} differs: {', '.join(texts)}",
             }  # fmt: skip
     return None
 
@@ -654,7 +642,7 @@ def _first_unended(label: str, members: tuple[int, ...], own: Mapping[int, _Sequ
     return {
         "group_name": label, "sequence": number, "collective": call.name,
         "problem": "not called" if lacking else "not ended", "ranks": ranks_text(lacking or waiting),
-        "text": f"call {number} of {_group(label)} has not ended, {_shown(call)}: {', '.join(said)}",
+        "text": f"call {number} of group {label!r} has not ended, {_shown(call)}: {', '.join(said)}",
         "_waiting": waiting, "_lacking": lacking,
     }  # fmt: skip
 
@@ -714,10 +702,6 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 def _verb(ranks: Sequence[int], one: str, many: str) -> str:
     return one if len(ranks) == 1 else many
-
-
-def _group(label: str) -> str:
-    return f"group {label!r}"
 
 
 def said_of_logs(ranks: Mapping[int, RankSummary]) -> Iterator[str]:

@@ -103,7 +103,9 @@ def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None)
         columns["message"].append(summary.message + len(messages))
         for key in ("start", "end", "step", "exposed", "op"):
             columns[key].append(getattr(summary, key))
-        columns["number"].append(_numbers(summary))
+        # The number that all ranks of its group give a call, where the file says it, else -1
+        log, unnumbered = summary.log, np.full(len(summary.start), -1, np.int64)
+        columns["number"].append(unnumbered if log is None else np.where(log.group >= 0, log.sequence, -1)[log.timed])
         messages += own
         so_far += len(summary.start)
     flat = {key: np.concatenate(parts) if parts else np.zeros(0, np.int64) for key, parts in columns.items()}
@@ -150,14 +152,6 @@ def _instances(
             channel_of.append(np.full(len(used), number, np.int64))
             total += len(used)
     return instance, np.concatenate(channel_of)
-
-
-def _numbers(summary: RankSummary) -> Ints:
-    """By call: the number that all ranks of its group give it, where the file says it, else -1."""
-    if summary.log is None:
-        return np.full(len(summary.start), -1, np.int64)
-    log = summary.log
-    return np.where(log.group >= 0, log.sequence, -1)[log.timed]
 
 
 def _numbered(lists: Mapping[int, Ints], numbers: Ints, words: Ints) -> tuple[Ints, Ints] | None:
@@ -496,16 +490,6 @@ def _credit(charges: Sequence[_Charge], calls: JobCalls, call: int, since: int) 
     return sum(charge.ns for charge in charges if since < charge.at <= start and rank in charge.ranks)
 
 
-def _since_last_call(calls: JobCalls, rows: Ints) -> Ints:
-    """By call: when the last call of the same rank in the same channel ended; of the first one, before everything."""
-    channel = calls.channel_of[calls.instance[rows]]
-    order = rows[np.lexsort((calls.start[rows], channel, calls.rank[rows]))]
-    again = (np.diff(calls.rank[order]) == 0) & (np.diff(calls.channel_of[calls.instance[order]]) == 0)
-    found = np.full(len(calls.start), np.iinfo(np.int64).min)
-    found[order[1:][again]] = calls.end[order[:-1][again]]
-    return np.minimum(found, calls.start)
-
-
 def _since_together(calls: JobCalls, rows: Ints) -> Ints:
     """By call: when its rank left the last call of the channel that all ranks had left before they began this one.
 
@@ -532,11 +516,16 @@ def _since_together(calls: JobCalls, rows: Ints) -> Ints:
 
 def _blocked_ns(calls: JobCalls, rows: Ints, waited: Ints) -> Ints:
     """By call: how long its rank has waited in other channels, computing nothing, since its last call in this one."""
+    channel = calls.channel_of[calls.instance[rows]]
+    order = rows[np.lexsort((calls.start[rows], channel, calls.rank[rows]))]
+    again = (np.diff(calls.rank[order]) == 0) & (np.diff(calls.channel_of[calls.instance[order]]) == 0)
+    # When the last call of the same rank and channel ended; of the first one, before everything
+    since = np.full(len(calls.start), np.iinfo(np.int64).min)
+    since[order[1:][again]] = calls.end[order[:-1][again]]
     begin = calls.start[rows]
     waits = Covered(calls.rank[rows], begin, begin + np.minimum(waited, calls.exposed)[rows])
     found = np.zeros(len(calls.start), np.int64)
-    since = _since_last_call(calls, rows)
-    found[rows] = waits.within(calls.rank[rows], since[rows], begin)
+    found[rows] = waits.within(calls.rank[rows], np.minimum(since, calls.start)[rows], begin)
     return found
 
 

@@ -158,14 +158,12 @@ def _of_logs(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: matching.Instances) -> Iterator[Notice]:
-    numbered, failed = read.numbered, read.failed
-    if failed:
-        text = "; ".join(f"{file}: {why}" for file, why in failed[:5])
-        yield Notice(id="rank_lost", count=len(failed), text=f"left out: {text}{_more(len(failed) - 5)}")
-    if numbered.left_out:
-        text = "; ".join(f"{file}: {why}" for file, why in numbered.left_out[:5])
-        count = len(numbered.left_out)
-        yield Notice(id="duplicate_rank", count=count, text=f"left out: {text}{_more(count - 5)}")
+    numbered = read.numbered
+    for identifier, files in (("rank_lost", read.failed), ("duplicate_rank", numbered.left_out)):
+        if files:
+            text = "; ".join(f"{file}: {why}" for file, why in files[:5])
+            more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+            yield Notice(id=identifier, count=len(files), text=f"left out: {text}{more}")
     if numbered.missing:
         text = f"ranks without a trace: {ranks_text(numbered.missing)} of {numbered.world_size}"
         yield Notice(id="missing_rank", count=len(numbered.missing), text=text)
@@ -257,7 +255,3 @@ def _without_bandwidth(unsized: int, ungrouped: int, calls: JobCalls) -> str:
 
 def _of(count: int, calls: JobCalls, what: str) -> str:
     return f"{count:,} of {len(calls.start):,} communication calls {what}"
-
-
-def _more(count: int) -> str:
-    return f" and {count} more" if count > 0 else ""

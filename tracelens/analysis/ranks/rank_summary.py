@@ -124,7 +124,10 @@ class CallReader:
         calls = process_groups.calls_above(self._table, self._tree, row) if collective else ()
         key = (int(activity.name[i]), int(self._table.signature[row]), signature, calls, above >= 0, stream)
         message = self._add(key, lambda: self._read(activity, i, collective=collective, stream=stream))
-        self.op.append(self._op_call(above, message) if above >= 0 else -1)
+        if above >= 0 and ("op", above) not in self._known:
+            self._known["op", above] = len(self._exchanges)
+            self._exchanges.append((above, message.in_split or None))
+        self.op.append(self._known.get(("op", above), -1))
 
     def _add(self, key: tuple[Any, ...], read: Callable[[], CommunicationCall]) -> CommunicationCall:
         """Notes one call more of those that are alike in ``key``; the first of them is read."""
@@ -168,7 +171,9 @@ class CallReader:
                     elements_in=model.elements_in, elements_out=model.elements_out, stream=stream,
                 )  # fmt: skip
             if "reduce" not in kernel and "gather" not in kernel:
-                return CommunicationCall(word=_exchange_word(kernel), name=kernel, is_exchange=True, stream=stream)
+                found = _EXCHANGE.findall(kernel)
+                word = NOTIFY if _NOTIFIES.search(kernel) else str(found[-1]).lower() if found else "exchange"
+                return CommunicationCall(word=word, name=kernel, is_exchange=True, stream=stream)
         attributes = process_groups.recorded_attributes(self._table, self._tree, int(activity.rows[i]))
         name = attributes.get("Collective name")
         ranks = process_groups.integers(attributes.get("Process Group Ranks"))
@@ -209,14 +214,6 @@ class CallReader:
         for row in seen:
             self._op_of_row[row] = found
         return found
-
-    def _op_call(self, row: int, message: CommunicationCall) -> int:
-        key = ("op", row)
-        call = self._known.get(key)
-        if call is None:
-            call = self._known[key] = len(self._exchanges)
-            self._exchanges.append((row, message.in_split or None))
-        return call
 
     def exchange_ops(self, trace: Trace, ep_size: int | None) -> tuple[tuple[ExchangeOp, ...], Ints]:
         """The distinct exchange ops of all calls that were read, and which of them each call is."""
@@ -275,11 +272,6 @@ def communication_call(*, name: str, dtype: str | None, **recorded: Any) -> Comm
         in_bytes=None if width is None or sent is None else sent * width,
         out_bytes=None if width is None or received is None else received * width,
     )
-
-
-def _exchange_word(kernel: str) -> str:
-    found = _EXCHANGE.findall(kernel)
-    return NOTIFY if _NOTIFIES.search(kernel) else str(found[-1]).lower() if found else "exchange"
 
 
 def _word_of_kernel(kernel: str) -> str:
