@@ -96,7 +96,7 @@ def test_a_part_stands_for_a_file_that_is_too_large(monkeypatch: pytest.MonkeyPa
     for number in range(400):
         built.mm(4096, 4096, 4096, 300 * number, max(300 * number + 6, 6 + 400 * number), 400)
     (whole,) = [f for f in tracelens.report(built.trace()).summary.findings if f.id == "op_below_roofline"]
-    for module in ("tracelens.analysis.findings.ranking", "tracelens.analysis.idle.dependency_replay"):
+    for module in ("tracelens.analysis.findings.ranking", "tracelens.analysis.idle.dependencies"):
         monkeypatch.setattr(f"{module}.MOST_OF_FILE", 100)
     (found,) = [f for f in tracelens.report(built.trace()).summary.findings if f.id == "op_below_roofline"]
     assert found.gain_us == pytest.approx(whole.gain_us, rel=0.05)

@@ -11,6 +11,7 @@ from tracelens.analysis.attribution.steps import device_steps
 from tracelens.errors import UsageError
 from tracelens.extensions import Extension, detect_bundled, load_extension
 from tracelens.files.memory_limit import end_stage
+from tracelens.schema import pd
 from tracelens.trace.links import needed_flows
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
@@ -19,8 +20,6 @@ from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.hardware import HardwareSpec
     from tracelens.predict.workload import ModelConfig
     from tracelens.trace.reading.compiled_code import CompiledCode
@@ -46,7 +45,6 @@ class Trace(Record, frozen=False, eq=False):
     def ops(self) -> pd.DataFrame:
         """One row per recorded CPU op: name, shapes as text, start_us, duration_us, kernel_us of all kernels below."""
         import numpy as np
-        import pandas as pd
 
         table = self.table
         rows = np.flatnonzero(table.kind == Kind.CPU_OP)

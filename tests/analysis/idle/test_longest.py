@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.analysis.idle import dependency_replay
-from tracelens.analysis.idle.dependency_replay import NONE, DependencyPaths, Ways, longest, period
+from tracelens.analysis.idle import dependencies
+from tracelens.analysis.idle.dependencies import NONE, DependencyPaths, Ways, longest, period
 
 NODES = st.integers(0, 7)
 #: (source, target, length) of dependencies that lead forward, and of those to the next round.
@@ -38,7 +38,7 @@ def test_the_compiled_loops_give_what_the_plain_ones_give(forward, across) -> No
     first = np.where(np.arange(8) % 3 == 0, np.arange(8) * 10, NONE)
     found = longest(paths(forward), first), period(paths(forward), ways(across))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dependency_replay, "library", lambda *_: None)
+        patched.setattr(dependencies, "library", lambda *_: None)
         plain = longest(paths(forward), first), period(paths(forward), ways(across))
     assert found[0].tolist() == plain[0].tolist()
     assert found[1][0] == plain[1][0]

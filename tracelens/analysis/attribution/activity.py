@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +12,12 @@ from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, num
 from tracelens.analysis.intervals import Bools, Floats, Ints, Spans, union_by_group, union_ns
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
+from tracelens.schema import pd
 from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Labels(Record, frozen=True, eq=False):
@@ -284,8 +281,6 @@ class Timeline(Record, frozen=True, kw_only=True):
 
     def frame(self) -> pd.DataFrame:
         """Rows as in the ``gpu_timeline`` sheet: type, time_us, percent_of_window."""
-        import pandas as pd
-
         parts = ("computation", "exposed_comm", "exposed_memcpy", "busy", "idle", "total", "total_comm", "total_memcpy")
         times: list[int] = [getattr(self, f"{part}_ns") for part in parts]
         return pd.DataFrame(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +12,12 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, last_begun, order_by
 from tracelens.analysis.intervals import Bools, Ints, union_by_group
+from tracelens.schema import pd
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree, innermost
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # "<built-in method copy_ of Tensor object at 0x7f22b7f651d0>": another text for every tensor.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
@@ -215,8 +211,6 @@ class Phases(Record, frozen=True, kw_only=True, eq=False):
 
     def frame(self, activity: DeviceActivity) -> pd.DataFrame:
         """One row per phase that occurs; ``kernel_us`` adds up to all device time, ``busy_us`` are unions."""
-        import pandas as pd
-
         at = PHASES.index(BACKWARD) + 1
         names = (*PHASES[:at], WEIGHTS, *PHASES[at:])
         phase = np.where(self.weights, at, self.phase + (self.phase >= at))
@@ -243,8 +237,6 @@ class Phases(Record, frozen=True, kw_only=True, eq=False):
 
     def by_op(self, table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
         """One row per launching op that was recomputed: its first runs beside the repeated ones."""
-        import pandas as pd
-
         linked = activity.op >= 0
         name = table.name[np.maximum(activity.op, 0)].astype(np.int64)
         repeated = np.unique(name[linked & (self.phase == PHASES.index(RECOMPUTE))])

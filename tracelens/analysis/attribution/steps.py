@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +15,11 @@ from tracelens.analysis.grouping import Codes, numbered
 from tracelens.analysis.intervals import Bools, Floats, Ints, Spans, idle_spans, idle_within, union_by_group, union_ns
 from tracelens.errors import UsageError
 from tracelens.perf_models.kernels import copy_path
+from tracelens.schema import pd
 from tracelens.trace.table import XLA_STEPS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: When work was launched that was in the queue as recording began.
 _BEFORE_RECORDING = np.iinfo(np.int64).min
@@ -500,8 +496,6 @@ class StepTimes(Record, frozen=True, kw_only=True, eq=False):
 
     def frame(self, base_ns: int) -> pd.DataFrame:
         """One row per step; ``start_us`` is relative to ``base_ns``."""
-        import pandas as pd
-
         duration, left_out = self.duration_ns, np.zeros(len(self), np.int64)
         left_out[:1] = 0 if self.of_device else (self.left_out[1] - self.left_out[0]).sum()
         found = pd.DataFrame(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.host_scopes import places_around
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Claimed, Observed, Rule, RuleFailure
-from tracelens.analysis.idle.dependency_replay import MOST_OF_FILE, Changes, SteadyStep, parts_of
+from tracelens.analysis.idle.dependencies import MOST_OF_FILE, Changes, SteadyStep, parts_of
 from tracelens.analysis.idle.idle_time import UNKNOWN, UNRECORDED
 from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,12 @@ from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostCalls, Hos
 from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
 from tracelens.analysis.grouping import Codes, by_number, distinct_rows, numbered
 from tracelens.analysis.intervals import Bools, Ints, Spans, idle_within, intersections
+from tracelens.schema import pd
 from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: When an event was launched if neither its launch nor a bound of it is known.
 NEVER = np.iinfo(np.int64).max
@@ -181,8 +178,6 @@ class IdleGaps(Record, frozen=True, kw_only=True, eq=False):
 
     def by_cause(self) -> pd.DataFrame:
         """One row per cause that occurs, the longest first; ``idle_us`` adds up to the window's idle time."""
-        import pandas as pd
-
         shown = [i for i in sorted(range(len(CAUSES)), key=lambda i: (-self.idle[i], CAUSES[i])) if self.gaps[i]]
         idle, gaps = self.idle[shown], self.gaps[shown]
         total = self.total_ns
@@ -200,8 +195,6 @@ class IdleGaps(Record, frozen=True, kw_only=True, eq=False):
 
     def longest(self, table: TraceTable, tree: OpTree, *, most: int = MAX_GAPS) -> pd.DataFrame:
         """The ``most`` longest gaps; ``start_us`` counts from the trace's first event."""
-        import pandas as pd
-
         length = self.end - self.start
         order = np.lexsort((self.start, -length))[:most]
         base = int(table.start_ns.min()) if len(table) else 0

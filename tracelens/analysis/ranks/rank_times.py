@@ -426,6 +426,7 @@ def groups_frame(job: JobContext) -> pd.DataFrame:
     """Process groups (or pairs of ranks, or streams): matched and unmatched calls."""
     calls = job.calls
     present = np.bincount(calls.instance[calls.instance >= 0], minlength=calls.instances)
+    channels = sorted(enumerate(calls.channels), key=lambda numbered: numbered[1].label)
     records = [
         {
             "group_name": channel.label,
@@ -434,9 +435,9 @@ def groups_frame(job: JobContext) -> pd.DataFrame:
             "matched": int((mine & (present > 1)).sum()),
             "unmatched": int((mine & (present == 1)).sum()),
         }
-        for channel, mine in ((channel, calls.channel_of == at) for at, channel in enumerate(calls.channels))
+        for channel, mine in ((channel, calls.channel_of == at) for at, channel in channels)
     ]
-    return pd.DataFrame(sorted(records, key=lambda record: str(record["group_name"])))
+    return pd.DataFrame(records)
 
 
 @built_in(NCCL_LONG_TITLE)

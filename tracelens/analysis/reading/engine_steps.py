@@ -21,13 +21,12 @@ from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Bools, Floats, Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.perf_models import inference_attention
+from tracelens.schema import pd
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.predict.workload import ModelConfig
 
 
@@ -134,8 +133,6 @@ def iterations(
     ``step_of`` and ``category``: of each device event of ``activity`` the position of its step (-1: in none) and the
     category that it is counted in. ``duration_us`` is as in the sheet of steps.
     """
-    import pandas as pd
-
     inside = step_of >= 0
     part = activity.select(inside)
     attention = category[inside].are(inference_attention.InferenceAttention.category)
@@ -172,8 +169,6 @@ def iterations(
 
 def by_phase(frame: pd.DataFrame) -> pd.DataFrame:
     """The complete steps of ``iterations`` by phase, and those of the steady window as a row of its own."""
-    import pandas as pd
-
     whole = frame[frame["complete"]]
     parts = [(name, rows) for name in (PREFILL, DECODE, MIXED) if len(rows := whole[whole["phase"] == name])]
     steady = whole[whole["steady"]]

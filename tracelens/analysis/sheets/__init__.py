@@ -10,15 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tracelens import schema
 from tracelens.registry import Registry, modules_below
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens.schema import pd
 
 Frame = Callable[[Any], "pd.DataFrame | None"]
 

@@ -15,8 +15,7 @@ from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.steps import StepTimes, typical_step
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, in_steps
 from tracelens.analysis.energy import EventEnergy, RowPower
-from tracelens.analysis.idle.dependencies import CriticalPath, critical_path
-from tracelens.analysis.idle.dependency_replay import SteadyStep, steady_steps
+from tracelens.analysis.idle.dependencies import CriticalPath, SteadyStep, critical_path, steady_steps
 from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
 from tracelens.analysis.intervals import Bools, Floats, Spans
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
@@ -72,8 +71,6 @@ class Frames(Mapping[str, "pd.DataFrame"]):
 
 def plain_strings() -> AbstractContextManager[None]:
     """Inside, new frames hold Python strings: Arrow's cost a fifth of a report where pyarrow is installed."""
-    import pandas as pd
-
     return pd.option_context("mode.string_storage", "python")
 
 

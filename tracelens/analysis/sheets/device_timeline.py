@@ -15,13 +15,12 @@ from tracelens.analysis.intervals import Covered, Floats, Ints
 from tracelens.analysis.reading.engine_steps import by_phase, iterations
 from tracelens.analysis.sheets import built_in, sheet_rows
 from tracelens.analysis.verdict.summary import Unanswered
+from tracelens.schema import pd
 from tracelens.trace.provenance import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.types.units import NS_PER_US, US_PER_S
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.analysis.sheets.context import HostContext, SheetContext
 
 INFERENCE_ITERATIONS_TITLE = "inference_iterations"
@@ -59,8 +58,6 @@ def stream_overlap(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame 
     ``both_us`` is the time in which both were busy; ``percent_of_a`` and ``percent_of_b`` relate it to each one's own
     busy time.
     """
-    import pandas as pd
-
     streams, lane = streams_of(table, activity)
     if len(streams) < 2:
         return None
@@ -102,8 +99,6 @@ def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) 
     recording began counts; an event of which neither its own launch nor that of any later one of its stream was
     recorded counts in no queue.
     """
-    import pandas as pd
-
     place = queued.places(activity)
     launch = queued.launch[place]
     kind = table.kind[launch]

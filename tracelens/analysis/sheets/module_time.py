@@ -15,14 +15,13 @@ from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.grouping import first_of_each, last_begun, numbered
 from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.sheets import built_in, sheet_rows
+from tracelens.schema import pd
 from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable, has_host_time
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US, US_PER_S
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.trace.reading.compiled_code import Compilation, CompiledKernel
 
@@ -90,8 +89,6 @@ def modules(
     ``kernel_self_us`` adds up to all device time. ``in_scope``: which calls count; None for all. None without modules
     and without annotated ranges.
     """
-    import pandas as pd
-
     found = module_paths(table, tree, tree.launch[activity.rows], step_stem)
     if found is None:
         return None
@@ -142,8 +139,6 @@ def modules(
 
 def _programs(table: TraceTable, activity: DeviceActivity, runs: RowColumn) -> pd.DataFrame:
     """One row per compiled program, whose ``runs`` on devices XLA's profiler wrote, by what ran there during them."""
-    import pandas as pd
-
     runs = runs[np.lexsort((table.start_ns[runs], table.device[runs]))]
     texts = [_FINGERPRINT.sub("", table.name_of(row)) for row in runs.tolist()]
     names = [*dict.fromkeys(texts), NO_MODULE]
@@ -218,8 +213,6 @@ def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd
     Work of the backward pass counts for the stack of its forward op. ``kernel_us`` sums durations: with the rows of
     what has no frames and of the smaller stacks, it adds up to all device time.
     """
-    import pandas as pd
-
     found = _stacks(table, tree, activity)
     if found is None:
         return None
@@ -307,8 +300,6 @@ def compiled_regions(table: TraceTable, tree: OpTree, pattern: re.Pattern[str]) 
 
 def _compiled_kernels(context: SheetContext) -> pd.DataFrame | None:
     """One row per compiled kernel and the graph in which it ran, by time."""
-    import pandas as pd
-
     code, table, tree, activity = context.options.inductor, context.trace.table, context.trace.tree, context.activity
     if code is None:
         return None
@@ -395,8 +386,6 @@ def _joined(of_kernels: Sequence[Sequence[str]], between: str) -> str:
 
 def _graph_breaks(context: SheetContext) -> pd.DataFrame | None:
     """Graph breaks and recompilations, alike ones together."""
-    import pandas as pd
-
     code = context.options.inductor
     if code is None:
         return None

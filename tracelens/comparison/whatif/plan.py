@@ -20,7 +20,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import SYNTHETIC, launch_floor_us
 from tracelens.analysis.attribution.host_time import HostCalls, host_calls
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, attribute, no_device_events
-from tracelens.analysis.idle.dependency_replay import Changes, DependencyReplay, SteadyStep, steady_steps
+from tracelens.analysis.idle.dependencies import Changes, DependencyReplay, SteadyStep, steady_steps
 from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions
 from tracelens.analysis.reading.catalog import Reading

@@ -18,8 +18,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity, Timeline, ti
 from tracelens.analysis.attribution.host_time import HOST_WORK, host_calls
 from tracelens.analysis.attribution.steps import typical_step
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.idle.dependencies import KINDS, critical_path
-from tracelens.analysis.idle.dependency_replay import Changes, DependencyReplay, NewTimes
+from tracelens.analysis.idle.dependencies import KINDS, Changes, DependencyReplay, NewTimes, critical_path
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime, queue
 from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, load
