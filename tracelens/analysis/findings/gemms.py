@@ -59,8 +59,6 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
             low=0.0,
             high=1 - np.fmin(rows["roofline_us"], padded_us) / rows["kernel_us_mean"],
         ),
-        computed="their time above what the tile model expects of the padded GEMM, at most above the roofline",
-        certainty="low",
         figures=tuple(Said(what="elements of a row", value=dim, unit="count") for dim in most),
     )
     yield from candidate_of_calls(seen, rows, "GEMM", rest, figure="unaligned GEMMs")
@@ -115,9 +113,6 @@ def wave_quantization(seen: Observed) -> Iterator[Candidate]:
     rest = Candidate(
         why=f"; their tiles leave {percent(lost)} of the compute units' time unused (wave quantization)",
         claimed=seen.calls(rows, share, low=0.0),
-        computed="1 - waves / whole waves, with the tile in the kernel's name, at most the time above the roofline, or "
-        "above what the tile model expects if memory bounds them",
-        certainty="low",
         figures=(Said(what="unused", value=lost, unit="share"),),
     )
     yield from candidate_of_calls(seen, rows, "GEMM", rest)
@@ -158,7 +153,6 @@ def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     rest = Candidate(
         why="; allow TF32 where its 10-bit mantissa is enough",
         claimed=seen.calls(rows, 1 - least_us / rows["roofline_us"]),
-        computed="each call's time at the same share of its roofline, with TF32's rate instead of FP32's",
     )
     what, many = (f"FP32 GEMM or convolution {calls} without TF32" for calls in ("call", "calls"))
     yield from candidate_of_calls(seen, rows, what, rest, plural=many, figure="calls in FP32")
@@ -192,8 +186,6 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
     rest = Candidate(
         why=f" in BF16 or FP16; FP8 would save about {percent(share)} of it, by estimate",
         claimed=seen.calls(rows, saved, low=0.0),
-        computed="each GEMM's time, times 1 - FP8 / 16 bits by the tile model; at least none of it",
-        certainty="low",
         figures=(Said(what="saved", value=share, unit="share"),),
     )
     yield from candidate_of_calls(seen, rows, "GEMM", rest)
@@ -230,7 +222,6 @@ def expert_loop(seen: Observed) -> Iterator[Candidate]:
     rest = Candidate(
         why="; the experts run one after another",
         claimed=seen.calls(rows, 1 - least_us / rows["kernel_us_mean"], spares_launches=True),
-        computed="their time, less one grouped GEMM with their FLOPs and bytes at the GPU's rates",
     )
     yield from candidate_of_calls(seen, rows, "short GEMM", rest)
 
@@ -301,8 +292,6 @@ def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
             low=0.0,
             high=1 - rows["roofline_us"] / rows["kernel_us_mean"],
         ),
-        computed="their time above what the tile model expects, at most their time above the roofline",
-        certainty="low",
         figures=(Said(what="of the roofline", value=roofline, unit="share"),),
     )
     yield from candidate_of_calls(seen, rows, "convolution call", rest)
@@ -322,15 +311,12 @@ def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
     if not len(events):
         return
     time_us = float(seen.activity.duration_us(events).sum())
+    is_of_miopen = any(names[code].startswith(_OF_MIOPEN) for code in codes)
     yield Candidate(
         why=f"{counted(len(events), 'kernel')} that only {takes(len(events), 'change')} the layout of images "
         f"{takes(len(events))} {seen.share_text(time_us)}",
         claimed=seen.kernels(events, spares_launches=True),
-        computed="their time: channels last needs no such kernels",
-        certainty="high",
-        remedy=otherwise("conv_layout_changes", "MIOpen")
-        if any(names[code].startswith(_OF_MIOPEN) for code in codes)
-        else None,
+        remedy=otherwise("conv_layout_changes", "MIOpen" if is_of_miopen else None),
         figures=(Said(what="kernels", value=len(events), unit="count"), seen.gpu_share(time_us)),
         evidence=seen.evidence_of(events),
         row=int(seen.activity.op[events[0]]) if seen.activity.op[events[0]] >= 0 else None,
@@ -367,8 +353,6 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
         why=f"unfused attention (bmm, softmax, bmm) runs {counted(len(triples), 'time')} and takes "
         f"{seen.share_text(time_us)}; its scores go through HBM",
         claimed=seen.kernels(events, share, high=most),
-        computed="time of what is launched from the first bmm to the second, less one fused attention by the tile "
-        "model; at most less its roofline",
         figures=(Said(what="bmm, softmax, bmm", value=len(triples), unit="count"), seen.gpu_share(time_us)),
         evidence=seen.evidence_of(events),
         row=int(triples[0, 1]),
@@ -391,15 +375,11 @@ def _triples(seen: Observed) -> Ints:
     found = np.stack((rows[at], rows[at + 1], rows[at + 2]), axis=1).astype(np.int64)
     fits: dict[tuple[int, ...], bool] = {}
     for triple in found.tolist():
-        key = _part_signatures(seen, triple)
+        key = tuple(seen.table.signature[triple].tolist())
         if key not in fits:
             fits[key] = _dims_of(seen, triple) is not None
-    kept = np.array([fits[_part_signatures(seen, triple)] for triple in found.tolist()], np.bool_)
+    kept = np.array([fits[tuple(seen.table.signature[triple].tolist())] for triple in found.tolist()], np.bool_)
     return np.compress(kept, found, axis=0)
-
-
-def _part_signatures(seen: Observed, triple: list[int]) -> tuple[int, ...]:
-    return tuple(seen.table.signature[triple].tolist())
 
 
 def _dims_of(seen: Observed, triple: list[int]) -> tuple[int, int, int, int, int, DType | None] | None:
@@ -421,13 +401,13 @@ def _attention_us(seen: Observed, triples: Ints) -> tuple[Floats, Floats]:
     number: dict[tuple[int, ...], int] = {}
     models: list[SDPA] = []
     for triple in triples.tolist():
-        dims = None if _part_signatures(seen, triple) in number else _dims_of(seen, triple)
+        dims = None if tuple(seen.table.signature[triple].tolist()) in number else _dims_of(seen, triple)
         if dims is not None:
             b, s_q, s_kv, d_qk, d_v, dtype = dims
-            number[_part_signatures(seen, triple)] = len(models)
+            number[tuple(seen.table.signature[triple].tolist())] = len(models)
             models.append(SDPA(b=b, s_q=s_q, s_kv=s_kv, q_heads=1, kv_heads=1, d_qk=d_qk, d_v=d_v, dtype=dtype))
     expected, least = seen.expected_us(models)
-    of_triple = [number[_part_signatures(seen, triple)] for triple in triples.tolist()]
+    of_triple = [number[tuple(seen.table.signature[triple].tolist())] for triple in triples.tolist()]
     return expected[of_triple], least[of_triple]
 
 
@@ -442,7 +422,6 @@ def growing_cache(seen: Observed) -> Iterator[Candidate]:
     rest = Candidate(
         why="; the KV cache grows by one token at a time",
         claimed=seen.calls(rows, spares_launches=True),
-        computed="their time: a cache of fixed pages is written in place",
     )
     yield from candidate_of_calls(seen, rows, "copy", rest, plural="copies")
 
@@ -473,8 +452,6 @@ def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
     rest = Candidate(
         why="; they have few rows and only read weights, so twice the batch would take hardly longer",
         claimed=seen.calls(rows, 0.5, low=0.0),
-        computed="for the same tokens: half of their time, as twice the batch reads the weights half as often",
-        certainty="low",
     )
     yield from candidate_of_calls(seen, rows, "GEMM", rest)
 
@@ -506,8 +483,6 @@ def prefill_stalls_decode(seen: Observed) -> Iterator[Candidate]:
         why=f"{counted(count, 'step')} with new prompts {takes(count)} up to {duration(longest)} and "
         f"{takes(count, 'delay')} decoding, which takes {duration(usual / NS_PER_US)} per step alone",
         claimed=seen.kernels(np.flatnonzero(share), share[share > 0], low=0.0, spares_launches=True),
-        computed="what these steps take beyond one that only decodes; at least none of it",
-        certainty="low",
         figures=(
             Said(what="steps with prompts", value=count, unit="count"),
             Said(what="longest of them", value=longest, unit="us"),

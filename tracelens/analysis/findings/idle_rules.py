@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,8 +55,11 @@ def idle_of_cause(seen: Observed, cause: str, parts: Bools | None = None) -> Ite
     order = np.argsort(-shares, kind="stable")
     worth = [code for code in order.tolist() if shares[code] > _LEAST_NAMED] or order[:1].tolist()
     causes = {CAUSES[code]: float(shares[code]) for code in worth}
+    names = ["cause unknown" if cause == UNKNOWN else cause for cause in causes]
+    if len(names) > 1:
+        names = [f"{name} {percent(part)}" for name, part in zip(names, causes.values(), strict=True)]
     yield Candidate(
-        why=f"{IDLES} {percent(share)} of the time ({_named(causes)}), in {counted(gaps, 'gap')} of "
+        why=f"{IDLES} {percent(share)} of the time ({', '.join(names)}), in {counted(gaps, 'gap')} of "
         f"{'up to ' if gaps > 1 else ''}{duration(longest)}",
         claimed=seen.idle_time(parts, low=OPEN_ENDED),
         computed="all idle time of this cause; at least none of it",
@@ -70,13 +74,6 @@ def idle_of_cause(seen: Observed, cause: str, parts: Bools | None = None) -> Ite
         row=longest_row(seen, parts),
         is_priced=cause not in (UNKNOWN, UNRECORDED),
     )
-
-
-def _named(causes: dict[str, float]) -> str:
-    names = ["cause unknown" if cause == UNKNOWN else cause for cause in causes]
-    if len(names) == 1:
-        return names[0]
-    return ", ".join(f"{name} {percent(share)}" for name, share in zip(names, causes.values(), strict=True))
 
 
 def longest_row(seen: Observed, parts: Bools) -> int | None:
@@ -99,16 +96,8 @@ def idle_share(share: float) -> Said:
 
 def rules_of_causes(but: Collection[str]) -> list[Callable[[Observed], Iterator[Candidate]]]:
     """A rule per cause of idle time that is in ``advice.toml``, ``but`` of kinds that have a function of their own."""
-    return [_rule(kind) for kind in built_in_advice() if kind not in but]
-
-
-def _rule(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
-    @built_in(kind)
-    def idle(seen: Observed) -> Iterator[Candidate]:
-        """Idle time of this cause."""
-        return idle_of_cause(seen, kind.removeprefix("idle: "))
-
-    return idle
+    kinds = (kind for kind in built_in_advice() if kind not in but)
+    return [built_in(kind)(partial(idle_of_cause, cause=kind.removeprefix("idle: "))) for kind in kinds]
 
 
 @built_in("idle")
@@ -122,8 +111,6 @@ def scattered_idle(seen: Observed) -> Iterator[Candidate]:
     yield Candidate(
         why=f"{IDLES} {percent(share)} of the time for several causes, in gaps of up to {duration(longest)}",
         claimed=seen.idle_time(np.ones(len(seen.idle.start), bool), low=OPEN_ENDED),
-        computed="all idle time; at least none of it",
-        certainty="low",
         figures=(idle_share(share), Said(what="longest gap", value=longest, unit="us")),
         evidence=tuple(
             Evidence(sheet=device_timeline.IDLE_CAUSES_TITLE, row={"cause": str(cause)}) for cause in causes["cause"]
@@ -134,11 +121,9 @@ def scattered_idle(seen: Observed) -> Iterator[Candidate]:
 @built_in("idle: device wait, cause not recorded")
 def unrecorded_wait(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause."""
-    remedy = (
-        otherwise("idle: device wait, cause not recorded", "not recorded") if lacks_sync_events(seen.table) else None
-    )
+    case = "not recorded" if lacks_sync_events(seen.table) else None
     for candidate in idle_of_cause(seen, UNRECORDED, seen.idle_of(UNRECORDED)):
-        yield replace(candidate, remedy=remedy)
+        yield replace(candidate, remedy=otherwise("idle: device wait, cause not recorded", case))
 
 
 #: Share of the longest wait that a function or an op must have lasted for to be named.
@@ -169,8 +154,6 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
         why=f"the GPU idles for the first {duration(each_us)} of {which} ({percent(share)} of the time) while "
         f"the host {runs}",
         claimed=replace(seen.idle_time(parts, hidden, low=OPEN_ENDED), is_beside=True),
-        computed="the shorter of this wait and the rest of the step, which can hide it; at least none of it",
-        certainty="low",
         figures=(
             Said(what="wait of these steps", value=each_us, unit="us"),
             Said(what="steps that wait", value=int(waiting.sum()), unit="count"),
@@ -282,15 +265,6 @@ def drained(seen: Observed) -> Bools:
     return found if worth_it else np.zeros(len(found), bool)
 
 
-def hidden_without_waits(seen: Observed) -> Bools:
-    """Those of ``drained`` whose wait lasted for nearly as long: the host would have done all of this meanwhile."""
-    parts = seen.once(drained)
-    share, _ = _hidden(seen, parts)
-    found = parts.copy()
-    found[parts] = share > _NEARLY_ALL
-    return found
-
-
 def _hidden(seen: Observed, parts: Bools) -> tuple[Floats, float]:
     """(what share of each of these parts a wait before it could hide, how long (ns) those waits are together)."""
     if not parts.any():
@@ -369,34 +343,26 @@ def launch_bound(seen: Observed) -> Iterator[Candidate]:
         if float(candidate.figures[0].value) >= _CPU_BOUND:
             slowed = "; recording stacks slows the host" if seen.table.has_stacks else ""
             why = f"{why.replace(IDLES, _WAITS_FOR_HOST, 1)}{slowed}"
-        yield replace(candidate, why=why, remedy=_remedy(seen, np.where(parts, length, 0)))
-
-
-def _remedy(seen: Observed, idle_ns: Ints) -> str | None:
-    """Instead of the rule's: where most of this time of each part is before launches of graphs, or without PyTorch."""
-    before_graphs = np.isin(seen.idle.row, graph_launches(seen.table))
-    if 2 * idle_ns[before_graphs].sum() > idle_ns.sum():
-        return otherwise("idle: launch-bound", "graphs")
-    return None if seen.is_torch else otherwise("idle: launch-bound", "without PyTorch")
+        # Where most of this time is before launches of graphs, and else without PyTorch, there is another remedy
+        before_graphs = parts & np.isin(seen.idle.row, graph_launches(seen.table))
+        most_graphs = 2 * length[before_graphs].sum() > length[parts].sum()
+        case = "graphs" if most_graphs else None if seen.is_torch else "without PyTorch"
+        yield replace(candidate, why=why, remedy=otherwise("idle: launch-bound", case))
 
 
 @built_in("idle: Python or other host work")
 def host_work(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause, but for that at the start of steps and what the host would do while it waits."""
-    parts = (
-        seen.idle_of(host_time.HOST_WORK)
-        & ~seen.once(before_first_launch)
-        & ~hidden_without_waits(seen)
-        & ~_of_compiled_code(seen)
-    )
+    waits = seen.once(drained)
+    # Parts whose wait lasted for nearly as long: the host would have done all of this meanwhile
+    hidden = np.zeros(len(waits), bool)
+    hidden[waits] = _hidden(seen, waits)[0] > _NEARLY_ALL
+    parts = seen.idle_of(host_time.HOST_WORK) & ~seen.once(before_first_launch) & ~hidden & ~_of_compiled_code(seen)
     for candidate in idle_of_cause(seen, host_time.HOST_WORK, parts):
         # Whether torch.profiler was told not to record Python frames
         without = not seen.table.has_stacks and seen.table.recorder.no_stacks == Recorder().no_stacks
-        remedy = (
-            otherwise("idle: Python or other host work", "no stacks")
-            if without and no_stacks(seen.table).option
-            else None
-        )
+        case = "no stacks" if without and no_stacks(seen.table).option else None
+        remedy = otherwise("idle: Python or other host work", case)
         yield replace(candidate, why=candidate.why + _ran(seen, parts), remedy=remedy)
 
 
@@ -497,8 +463,6 @@ def recomputation(seen: Observed) -> Iterator[Candidate]:
         why=f"recomputed forward ops take {seen.share_text(time_us)} while {size(free_mb)} of {size(capacity_mb)} is "
         "free at the peak",
         claimed=seen.kernels(events, min(1.0, free_mb / kept_mb) if kept_mb else 1.0, low=0.0, spares_launches=True),
-        computed="the time of the repeated ops, as far as half of the bytes that they move fit into the free memory",
-        certainty="low",
         figures=(
             seen.gpu_share(time_us),
             Said(what="free at the peak", value=free_mb, unit="MB"),
@@ -509,8 +473,14 @@ def recomputation(seen: Observed) -> Iterator[Candidate]:
     )
 
 
-#: Rule -> the cause of the idle time that it is about.
-_COMPILED_CAUSES = {"graph_break": host_time.HOST_WORK, "recompilation": host_time.COMPILATION}
+#: Rule -> the cause of the idle time that it is about, and the words round a line of the program: one at which a graph
+#: ends, where the device idles until the code behind it launches, or one that is compiled again while it idles.
+_COMPILED = {
+    "graph_break": (
+        host_time.HOST_WORK, "torch.compile ends a graph at", "", "until the code behind it launches",
+    ),
+    "recompilation": (host_time.COMPILATION, "torch.compile compiles", " again", "meanwhile"),
+}  # fmt: skip
 
 
 def _compiled_idle(seen: Observed) -> dict[tuple[str, str], tuple[Bools, str]]:
@@ -536,7 +506,7 @@ def _compiled_idle(seen: Observed) -> dict[tuple[str, str], tuple[Bools, str]]:
         *(("recompilation", each, (each.graph,)) for each in code.recompilations),
     ):
         runs = np.array([*(text in graphs for text in texts), False], bool)
-        parts = is_first & runs[of_part] & seen.idle_of(_COMPILED_CAUSES[rule])
+        parts = is_first & runs[of_part] & seen.idle_of(_COMPILED[rule][0])
         key = rule, each.line or f"graph {each.graph}"
         before, reason = found.get(key, (np.zeros(len(parts), bool), each.reason))
         found[key] = before | parts, reason
@@ -551,8 +521,9 @@ def _of_compiled_code(seen: Observed) -> Bools:
     return parts
 
 
-def _by_line(seen: Observed, rule: str, before: str, after: str, when: str) -> Iterator[Candidate]:
-    """A candidate per line; its sentence is put together of these words, the line and PyTorch's reason."""
+def _by_line(seen: Observed, rule: str) -> Iterator[Candidate]:
+    """A candidate per line; its sentence is put together of the rule's words, the line and PyTorch's reason."""
+    _, before, after, when = _COMPILED[rule]
     for (of, line), (parts, reason) in seen.once(_compiled_idle).items():
         if of != rule or not parts.any():
             continue
@@ -572,16 +543,7 @@ def _by_line(seen: Observed, rule: str, before: str, after: str, when: str) -> I
         )
 
 
-@built_in("graph_break")
-def graph_breaks(seen: Observed) -> Iterator[Candidate]:
-    """A line at which torch.compile ends a graph, where the device idles until the code behind it launches."""
-    return _by_line(seen, "graph_break", "torch.compile ends a graph at", "", "until the code behind it launches")
-
-
-@built_in("recompilation")
-def recompilations(seen: Observed) -> Iterator[Candidate]:
-    """A function that is compiled again in the recorded steps while the device idles."""
-    return _by_line(seen, "recompilation", "torch.compile compiles", " again", "meanwhile")
+BY_LINE = tuple(built_in(rule)(partial(_by_line, rule=rule)) for rule in _COMPILED)
 
 
 @built_in("idle: compilation")

@@ -365,7 +365,7 @@ def _ranking(seen: Observed, extensions: Sequence[Extension]) -> _Ranking:
         try:
             with time_limit(_RULE_LIMIT_S):
                 rule = Rule.of(claim)
-                found += [(rule, _checked(candidate, seen.time.own_ns)) for candidate in rule.candidates(seen)]
+                found += [(rule, _checked(rule, candidate, seen.time.own_ns)) for candidate in rule.candidates(seen)]
         except (Exception, TimeLimitError) as error:  # noqa: BLE001 - a rule may cost its findings, never the report
             raise_at_limit(error)
             text = f"{type(error).__name__}: {error}"
@@ -389,8 +389,8 @@ def _ranking(seen: Observed, extensions: Sequence[Extension]) -> _Ranking:
     return _Ranking(ranked=ranked[:MOST], without_gain=without_gain, failures=tuple(failures), of_op=of_op)
 
 
-def _checked(candidate: Candidate, own_ns: Column[np.int64]) -> Candidate:
-    """A candidate; TypeError or ValueError where it is none, or claims what the window does not have."""
+def _checked(rule: Rule, candidate: Candidate, own_ns: Column[np.int64]) -> Candidate:
+    """A candidate, with what the rule says of all; TypeError or ValueError for none, or claims of what is not there."""
     if not isinstance(candidate, Candidate):
         raise TypeError(f"returned a {type(candidate).__name__}, not a Candidate")
     part = candidate.claimed.part
@@ -404,7 +404,8 @@ def _checked(candidate: Candidate, own_ns: Column[np.int64]) -> Candidate:
     most_ns = own_ns[part] + 1
     if not all(len(ns) == len(part) and ((ns >= 0) & (ns <= most_ns)).all() for ns in amounts):
         raise ValueError("its claimed gain of a part must be between 0 and the time of the part")
-    return candidate
+    computed, certainty = candidate.computed or rule.advice.computed, candidate.certainty or rule.advice.certainty
+    return replace(candidate, computed=computed, certainty=certainty)
 
 
 def _ranked(

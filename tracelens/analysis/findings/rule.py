@@ -72,19 +72,19 @@ _COLUMNS = ("part", "low_ns", "gain_ns", "high_ns")
 class Candidate(Record, frozen=True, kw_only=True, eq=False):
     """Something that may become a finding. ``why`` is the sentence, ``figures`` its numbers.
 
-    ``computed`` says how the gain was computed. ``row``: table row of an op (or launch) that shows where it is; None
-    where it is everywhere. ``op``: its name, where the finding speaks of one op; ``shapes``: of all its calls, where
-    these differ from those of ``row``. ``remedy``, ``command``: instead of those of the rule. ``is_priced``: whether
-    anything says what going without the claimed time takes; of an unknown cause nothing does, so that the finding says
-    how long it is and has no gain.
+    ``row``: table row of an op (or launch) that shows where it is; None where it is everywhere. ``op``: its name, where
+    the finding speaks of one op; ``shapes``: of all its calls, where these differ from those of ``row``. ``computed``,
+    ``certainty``, ``remedy``, ``command``: instead of those of the rule. ``is_priced``: whether anything says what
+    going without the claimed time takes; of an unknown cause nothing does, so that the finding says how long it is and
+    has no gain.
     """
 
     why: str
     claimed: Claimed
-    computed: str
+    computed: str = ""
     figures: tuple[Said, ...] = ()
     evidence: tuple[Evidence, ...] = ()
-    certainty: str = "medium"
+    certainty: str = ""
     op: str | None = None
     row: int | None = None
     shapes: str | None = None
@@ -356,6 +356,7 @@ class Advice(Record, frozen=True, kw_only=True):
     ``remedy`` says what to do, in at most two lines of a terminal, ``in_xla`` that in a program that XLA compiled where
     it is something else, ``otherwise`` that in other cases. ``command``: what to type next, with ``TRACE`` where the
     trace's name goes; empty where nothing helps. What is ``is_general`` leaves to other rules what they see too.
+    ``computed`` says how the gain is, and ``certainty`` (``high``, ``medium``, ``low``) how far to trust it.
     """
 
     sees: str
@@ -366,6 +367,8 @@ class Advice(Record, frozen=True, kw_only=True):
     command: str = ""
     is_general: bool = False
     in_xla: str = ""
+    computed: str = ""
+    certainty: str = "medium"
     otherwise: dict[str, str] = msgspec.field(default_factory=dict)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -91,9 +92,9 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
                 *distance_figures,
             ),
             evidence=seen.evidence(calls.at, most=_MOST_ROWS),
-            remedy=otherwise(f"op_below_roofline: {kind}", "matrix product")
-            if _multiplies(seen, calls.at[0])
-            else None,
+            remedy=otherwise(
+                f"op_below_roofline: {kind}", "matrix product" if _multiplies(seen, calls.at[0]) else None
+            ),
             op=calls.name,
             row=seen.example_of(calls.at[0]),
             shapes=shortened("; ".join(_shapes(seen, each, 200) for each in calls.kinds), 200),
@@ -217,16 +218,10 @@ def _distance(calls: _Calls) -> tuple[str, tuple[Said, ...]]:
     return text, (Said(what="of the roofline", value=share, unit="share"),)
 
 
-def _slow(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
-    @built_in(f"op_below_roofline: {kind}")
-    def slow(seen: Observed) -> Iterator[Candidate]:
-        """Gain: kernel time above the roofline."""
-        return below_roofline(seen, kind)
-
-    return slow
-
-
-slow_attention, slow_compute, slow_memory = map(_slow, (ATTENTION, COMPUTE, OTHERWISE))
+SLOW = tuple(
+    built_in(f"op_below_roofline: {kind}")(partial(below_roofline, kind=kind))
+    for kind in (ATTENTION, COMPUTE, OTHERWISE)
+)
 
 #: How many there must be, and their share of the window.
 _MANY_SHORT, _LEAST_SHORT_SHARE = 100, 0.02
@@ -243,8 +238,6 @@ def short_kernels(seen: Observed) -> Iterator[Candidate]:
     yield Candidate(
         why=f"{count:,} kernels take under {SHORT_KERNEL_US:.0f} µs each, most of it to start and drain",
         claimed=seen.kernels(short, low=0.0, spares_launches=True),
-        computed="their time; at least none of it",
-        certainty="low",
         figures=(
             Said(what="short kernels", value=count, unit="count"),
             Said(what="short: below", value=SHORT_KERNEL_US, unit="us"),
@@ -306,7 +299,6 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     yield Candidate(
         why=f"{counted(int(members.sum()), 'unfused elementwise kernel')} take {seen.share_text(time_us)}{saved}",
         claimed=seen.kernels(events, 1 - kept, low=0.0, spares_launches=True),
-        computed="per chain, the time of its kernels less that of the longest; at least none of it",
         figures=(
             Said(what="kernels in chains", value=int(members.sum()), unit="count"),
             seen.gpu_share(time_us),
@@ -337,7 +329,6 @@ def optimizer_passes(seen: Observed) -> Iterator[Candidate]:
         why=f"{counted(len(events), 'kernel')} of {counted(len(codes), 'op')} in Optimizer.step take "
         f"{seen.share_text(total_us)} because the optimizer is not fused",
         claimed=seen.kernels(events, max(0.0, 1 - _FUSED_OVER_LONGEST * longest_us / total_us), spares_launches=True),
-        computed="their time less one fused pass, which moves 7/4 of the bytes of the longest of them",
         figures=(
             Said(what="kernels", value=len(events), unit="count"),
             Said(what="ops", value=len(codes), unit="count"),
@@ -368,7 +359,6 @@ def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     rest = Candidate(
         why=" because the cross-entropy over a large vocabulary is not fused",
         claimed=seen.calls(rows, 1 - min(once_us, total_us) / total_us, spares_launches=True),
-        computed="their time, less moving the bytes of the largest call at the HBM rate",
     )
     yield from candidate_of_calls(seen, rows, "softmax or loss call", rest)
 
@@ -403,22 +393,17 @@ _CHANGING_COPIES = {
 }
 
 
-def _changing_copies(kind: str) -> Callable[[Observed], Iterator[Candidate]]:
+def changing_copies(seen: Observed, kind: str) -> Iterator[Candidate]:
+    """Gain: at most all of their time."""
     changes, ops, fits, (one, many) = _CHANGING_COPIES[kind]
-
-    @built_in(kind)
-    def copies(seen: Observed) -> Iterator[Candidate]:
-        """Gain: at most all of their time."""
-        rows = seen.rows_where(seen.named(*ops) & (seen.column("category") != COPY), fits)
-        rest = Candidate(
-            why=f" only to change a tensor's {changes}",
-            claimed=seen.calls(rows, low=0.0, spares_launches=True),
-            computed="their time; at least none of it",
-            certainty="low",
-        )
-        return candidate_of_calls(seen, rows, one, rest, plural=many)
-
-    return copies
+    rows = seen.rows_where(seen.named(*ops) & (seen.column("category") != COPY), fits)
+    rest = Candidate(
+        why=f" only to change a tensor's {changes}",
+        claimed=seen.calls(rows, low=0.0, spares_launches=True),
+        computed="their time; at least none of it",
+        certainty="low",
+    )
+    return candidate_of_calls(seen, rows, one, rest, plural=many)
 
 
-type_casts, layout_copies = map(_changing_copies, _CHANGING_COPIES)
+COPIES = tuple(built_in(kind)(partial(changing_copies, kind=kind)) for kind in _CHANGING_COPIES)

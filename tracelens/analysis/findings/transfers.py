@@ -147,8 +147,6 @@ def exposed_communication(seen: Observed) -> Iterator[Candidate]:
     yield Candidate(
         why="; ".join([said, *(reason.text for reason in reasons)]),
         claimed=seen.kernels(events, low=0.0),
-        computed="communication during which nothing computes; at least none of it",
-        certainty="low",
         figures=(
             Said(what="share of the time", value=share, unit="share"),
             *(said for reason in (*kind, *reasons) for said in reason.figures),
@@ -412,8 +410,6 @@ def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
     yield Candidate(
         why="; ".join(texts),
         claimed=claimed,
-        computed="each uneven exchange shortened to its mean part; the experts' kernels shortened to the rows that "
-        "this rank sends",
         figures=tuple(figures),
         evidence=tuple(
             Evidence(sheet=coll_analysis.TITLE, row={"collective": kind, "in_split": split})
