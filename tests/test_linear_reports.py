@@ -25,6 +25,8 @@ from tracelens.extensions import bundled_extensions
 from tracelens.perf_models.triton_kernels import FLOPS_PER_ELEMENT, fused_ops
 from tracelens.registry import Claim
 from tracelens.trace.links import _inherit
+from tracelens.trace.table import Kind
+from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.types.signature import OpSignature
 
 #: (shape, how many, CPU seconds, MB): at most, of a report in a process of its own, some 0.8 s and 120 MB of it fixed.
@@ -212,6 +214,20 @@ def test_modeled_calls_far_inside_others_have_no_row_and_the_outer_ones_keep_all
     assert found.kernel_ns.tolist() == [2000 * (100 - depth) for depth in range(calls.MOST_NESTED)]
 
 
+def climbed(tree: OpTree, row: int) -> tuple[list[str], list[str]]:
+    """The modules and frames round a row, step by step."""
+    table, modules, stack = tree.table, list[str](), list[str]()
+    while row >= 0:
+        if table.kind[row] == Kind.PYTHON_FUNCTION:
+            name = table.name_of(row)
+            if name.startswith(MODULE_PREFIX):
+                modules.append(host_scopes.module_class(name))
+            elif len(stack) < host_scopes.MAX_FRAMES:
+                stack.append(host_scopes.frame_text(name))
+        row = int(tree.parent[row] if tree.position[row] >= 0 else tree.launch[row])
+    return modules, stack
+
+
 @settings(deadline=None, max_examples=examples(100))
 @given(
     forest=st.lists(
@@ -228,7 +244,7 @@ def test_modules_and_frames_round_an_op_are_those_of_climbing(forest: list[tuple
         patched.setattr(host_scopes, "MAX_MODULES", 3)
         patched.setattr(host_scopes, "MAX_FRAMES", 2)
         found = host_scopes._around(tree, rows)
-        one_by_one = [host_scopes._around_one(tree, row) for row in rows.tolist()]
+        one_by_one = [climbed(tree, row) for row in rows.tolist()]
         assert [host_scopes.path_text(modules) for modules in found[0]] == [
             host_scopes.path_text(modules) for modules, _ in one_by_one
         ]

@@ -104,12 +104,15 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
         number = np.where(activity.collective, count, np.where(row_of_event < 0, count + 1, row_of_event))
         took = activity.duration
         hidden, own, idle = (took - own_ns) / NS_PER_S, own_ns / NS_PER_S, idle_power(constants)
+        groups = int(group.max(initial=0)) + 1
         joules = []
         for each, most in zip(watts, (constants.share, constants.share, constants.most), strict=True):
             drawn = each[number]
             behind = (drawn - idle) * of_work[number] * hidden
             room = np.maximum(most * constants.limit_w - drawn, 0.0) * own
-            found = drawn * own + behind * _fitting(behind, room, group)
+            # Which share of what each event wants its group has room for
+            asked, left = (np.bincount(group, np.nan_to_num(each), groups) for each in (behind, room))
+            found = drawn * own + behind * np.divide(left, asked, out=np.ones(groups), where=asked > left)[group]
             joules.append(np.where(took > 0, found, 0.0))
         return cls(rows=rows, row_of_event=row_of_event, duration_ns=took, own_ns=own_ns, joules=Drawn(*joules))
 
@@ -183,10 +186,3 @@ class EventEnergy(Record, frozen=True, kw_only=True, eq=False):
 
 def _summed(group: Codes, values: Floats | Ints, groups: int) -> Floats:
     return np.bincount(group, values, groups).astype(np.float64)
-
-
-def _fitting(wanted: Floats, room: Floats, group: Codes) -> Floats:
-    """Which share of what each event wants its group has room for."""
-    groups = int(group.max(initial=0)) + 1
-    asked, left = (np.bincount(group, np.nan_to_num(each), groups) for each in (wanted, room))
-    return np.divide(left, asked, out=np.ones(groups), where=asked > left)[group]

@@ -80,9 +80,17 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
         category = np.array(code)[analysis.trace.table.name[scopes.rows[at]]]
         builder.time.append((builder.node_of[at], own, category))
     else:
-        owner = scopes.around(tree.launch[analysis.activity.rows])
+        activity, launch = analysis.activity, tree.launch[analysis.activity.rows]
+        # The level at or above each event's launch
+        owner = scopes.around(launch)
         builder = _Builder(analysis, scopes.rows, above, distinct_rows(owner[owner >= 0], len(scopes)))
-        _add_kernels(builder, analysis, owner)
+        parent = np.zeros(len(owner), np.int32)
+        parent[owner >= 0] = builder.node_of[owner[owner >= 0]]
+        if not (launch >= 0).all():
+            parent[launch < 0] = builder.add_node(UNLINKED_NAME, ANNOTATION, calls=int((launch < 0).sum()))
+        node = builder.add_children(parent, activity.name, KERNEL)
+        builder.categories = list(analysis.event_category.texts)
+        builder.time.append((node, activity.duration, analysis.event_category.code))
     return builder.result(max_nodes, is_cpu=is_cpu)
 
 
@@ -111,19 +119,6 @@ def _above(tree: OpTree, scopes: Scopes, is_module: Bools) -> RowColumn:
         earlier = (module >= 0) & (start[module] < start[rows[top]])
         above[top[earlier]] = scopes.around(module[earlier])
     return above
-
-
-def _add_kernels(builder: _Builder, analysis: Analysis, owner: Ints) -> None:
-    """``owner``: the level at or above each event's launch."""
-    activity, tree = analysis.activity, analysis.trace.tree
-    linked = tree.launch[activity.rows] >= 0
-    parent = np.zeros(len(owner), np.int32)
-    parent[owner >= 0] = builder.node_of[owner[owner >= 0]]
-    if not linked.all():
-        parent[~linked] = builder.add_node(UNLINKED_NAME, ANNOTATION, calls=int((~linked).sum()))
-    node = builder.add_children(parent, activity.name, KERNEL)
-    builder.categories = list(analysis.event_category.texts)
-    builder.time.append((node, activity.duration, analysis.event_category.code))
 
 
 class _Builder:

@@ -133,20 +133,15 @@ class ShownEvents(Record, frozen=True, kw_only=True, eq=False):
             rows = np.concatenate((rows, frames[is_module[table.name[frames]]]))
         return cls(rows=rows.astype(np.int32), start_ns=table.start_ns[rows], end_ns=table.ends_ns(rows))
 
-    def within(self, tree: OpTree, window: tuple[int, int]) -> npt.NDArray[np.bool_]:
-        """Those of a window, by position in preorder."""
-        first, last = window
-        inside = np.zeros(len(tree.order), np.bool_)
-        inside[tree.position[self.rows[(self.start_ns < last) & (self.end_ns > first)]]] = True
-        return inside
-
 
 def host_lanes(
     shown: ShownEvents, tree: OpTree, window: tuple[int, int], launches: RowColumn, *, max_rects: int
 ) -> HostLanes | None:
     """What is shown between the ends of ``window``; None where there is nothing. ``launches``: host rows."""
     first, last = window
-    table, scopes = tree.table, Scopes(tree, shown.within(tree, window))
+    inside = np.zeros(len(tree.order), np.bool_)
+    inside[tree.position[shown.rows[(shown.start_ns < last) & (shown.end_ns > first)]]] = True
+    table, scopes = tree.table, Scopes(tree, inside)
     if not len(scopes):
         return None
     level = depths(np.arange(len(scopes), dtype=np.int32), scopes.above)
@@ -167,6 +162,8 @@ def host_lanes(
     longest = kept[np.lexsort((start[kept] - end[kept], group))[starts]]
     of_scope = np.full(len(scopes) + 1, -1, np.int64)
     of_scope[kept] = group
+    drawn = of_scope[:-1] >= 0
+    innermost_drawn = np.append(np.where(drawn, np.arange(len(drawn)), nearest(scopes.above, drawn)), -1)
     return HostLanes(
         threads=tuple(threads),
         levels=tuple(int(level[kept][thread[kept] == i].max(initial=0)) + 1 for i in range(len(threads))),
@@ -177,13 +174,5 @@ def host_lanes(
         count=np.bincount(group).astype(np.int64),
         row=scopes.rows[longest],
         left_out=len(scopes) - len(kept),
-        launched_in=_drawn_around(scopes, of_scope, launches),
+        launched_in=of_scope[innermost_drawn[scopes.around(launches)]],
     )
-
-
-def _drawn_around(scopes: Scopes, rectangle_of: Ints, launches: RowColumn) -> Ints:
-    """The rectangle of the innermost drawn event at or above each launch."""
-    drawn = rectangle_of[:-1] >= 0
-    found = scopes.around(launches)
-    innermost = np.append(np.where(drawn, np.arange(len(drawn)), nearest(scopes.above, drawn)), -1)
-    return rectangle_of[innermost[found]]

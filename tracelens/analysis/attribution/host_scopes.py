@@ -341,13 +341,12 @@ def _repeated_forwards(table: TraceTable, tree: OpTree, engine: Bools) -> Bools:
     if len(rows):
         ops = np.flatnonzero((table.kind == Kind.CPU_OP) & np.isin(table.name, np.unique(table.name[rows])))
         outside = ops[scopes.around(ops) < 0]
-        result[numbered[np.isin(_calls(table, rows), _calls(table, outside))]] = True
+        # One number per distinct (name, arguments)
+        again, others = (
+            table.name[at].astype(np.int64) << 32 | (table.signature[at].astype(np.int64) + 1) for at in (rows, outside)
+        )
+        result[numbered[np.isin(again, others)]] = True
     return result
-
-
-def _calls(table: TraceTable, rows: Ints) -> Ints:
-    """One number per distinct (name, arguments)."""
-    return table.name[rows].astype(np.int64) << 32 | (table.signature[rows].astype(np.int64) + 1)
 
 
 #: Frames that are shown of one op's stack, and modules of a path, the innermost ones: texts of a deep one stay short.
@@ -381,41 +380,28 @@ def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: Boo
         frame = frame.assign(is_recompute=repeated[rows])
     if not tree.table.has_stacks:
         return frame
-    modules, stacks = _around(tree, rows)
-    alone = np.array([not modules[i] or not stacks[i] for i in range(len(rows))], bool)
-    forward = _forward_of(tree, rows[alone])
-    # A backward op runs on a thread without frames: it has those of its forward
-    for i, *others in zip(np.flatnonzero(alone).tolist(), *_around(tree, forward), strict=True):
-        modules[i], stacks[i] = modules[i] or others[0], stacks[i] or others[1]
-    return frame.assign(
-        parent_module=np.array([path_text(texts) or None for texts in modules], object),
-        call_stack=np.array([" <- ".join(texts) or None for texts in stacks], object),
-    )
+    modules, stacks = (np.array(texts, object) for texts in _places(tree, rows))
+    return frame.assign(parent_module=modules, call_stack=stacks)
 
 
 def places_around(tree: OpTree, row: int) -> tuple[str | None, str | None]:
     """(``parent_module``, ``call_stack``) of an op, or of its forward op where it has neither."""
     if not tree.table.has_stacks:
         return None, None
-    modules, stack = _around_one(tree, row)
-    if not modules or not stack:
-        others = _around_one(tree, int(tree.forward_of(row)))
-        modules, stack = modules or others[0], stack or others[1]
-    return path_text(modules) or None, " <- ".join(stack) or None
+    (module,), (stack,) = _places(tree, np.array([row], np.int64))
+    return module, stack
 
 
-def _around_one(tree: OpTree, row: int) -> tuple[list[str], list[str]]:
-    """As ``_around`` of a single row, for which arrays are slow."""
-    table, modules, stack = tree.table, list[str](), list[str]()
-    while row >= 0:
-        if table.kind[row] == Kind.PYTHON_FUNCTION:
-            name = table.name_of(row)
-            if name.startswith(MODULE_PREFIX):
-                modules.append(module_class(name))
-            elif len(stack) < MAX_FRAMES:
-                stack.append(frame_text(name))
-        row = int(tree.parent[row] if tree.position[row] >= 0 else tree.launch[row])
-    return modules, stack
+def _places(tree: OpTree, rows: Ints) -> tuple[list[str | None], list[str | None]]:
+    """(``parent_module``, ``call_stack``) of each row."""
+    modules, stacks = _around(tree, rows)
+    alone = np.array([not modules[i] or not stacks[i] for i in range(len(rows))], bool)
+    if alone.any():
+        forward = _around(tree, _forward_of(tree, rows[alone]))
+        # A backward op runs on a thread without frames: it has those of its forward
+        for i, *others in zip(np.flatnonzero(alone).tolist(), *forward, strict=True):
+            modules[i], stacks[i] = modules[i] or others[0], stacks[i] or others[1]
+    return [path_text(texts) or None for texts in modules], [" <- ".join(texts) or None for texts in stacks]
 
 
 def _forward_of(tree: OpTree, rows: Ints) -> Ints:

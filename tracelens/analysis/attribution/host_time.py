@@ -108,17 +108,14 @@ def _profiler_stop(table: TraceTable, tree: OpTree, blocking: Bools) -> RowColum
 
 def named(table: TraceTable, pattern: re.Pattern[str], among: Bools) -> Bools:
     """The rows of ``among`` whose name the pattern finds."""
-    codes = [code for code in _looked_at(table, among) if pattern.search(table.names[code])]
+    looked_at: Sequence[int] = range(len(table.names))
+    if len(table) <= _ROWS_PER_SEARCH * len(table.names):
+        # Fewer searches: of the names that occur, which take longer to find in a long table
+        occurs = np.zeros(len(table.names), bool)
+        occurs[table.name[among]] = True
+        looked_at = np.flatnonzero(occurs).tolist()
+    codes = [code for code in looked_at if pattern.search(table.names[code])]
     return table.is_named(codes) & among if codes else np.zeros(len(table), bool)
-
-
-def _looked_at(table: TraceTable, among: Bools) -> Sequence[int]:
-    """Codes of names to hold against a pattern: all, where finding those that occur in ``among`` would cost more."""
-    if len(table) > _ROWS_PER_SEARCH * len(table.names):
-        return range(len(table.names))
-    occurs = np.zeros(len(table.names), bool)
-    occurs[table.name[among]] = True
-    return np.flatnonzero(occurs).tolist()
 
 
 FIRST_LOAD = "first-time loading"

@@ -114,12 +114,8 @@ def steady_steps(steps: InferenceSteps, times: StepTimes) -> list[int]:
 
 
 def _alike(first: inference_attention.InferenceStep, step: inference_attention.InferenceStep) -> bool:
-    before, now = _requests(first), _requests(step)
+    before, now = ((each.context_requests or 0) + (each.generation_requests or 0) for each in (first, step))
     return phase(first) == phase(step) and before * _ALIKE <= now <= before / _ALIKE
-
-
-def _requests(step: inference_attention.InferenceStep) -> int:
-    return (step.context_requests or 0) + (step.generation_requests or 0)
 
 
 _OF_ANNOTATION = ("context_requests", "context_tokens", "generation_requests", "generation_tokens", "padded_requests")
@@ -222,13 +218,8 @@ def inference_sums(
 
 def _sums_of(table: TraceTable, catalog: Catalog) -> dict[int, inference_attention.AttentionSums]:
     """Name code of the annotations that say an inference step's sums -> these."""
-    annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
-    sums_of: dict[int, inference_attention.AttentionSums] = {}
-    for code in np.unique(table.name[annotations]).tolist():
-        step = catalog.inference_step(table.names[code])
-        if step is not None and step.sums is not None:
-            sums_of[code] = step.sums
-    return sums_of
+    said = {int(table.name[row]): step.sums for row, step in annotations_of_steps(table, catalog)}
+    return {code: said_sums for code in sorted(said) if (said_sums := said[code]) is not None}
 
 
 def _enclosing(table: TraceTable, sums_of: Mapping[int, inference_attention.AttentionSums], rows: RowColumn) -> Ints:

@@ -249,7 +249,6 @@ def attributes_of_calls(table: TraceTable, tree: OpTree, rows: RowColumn) -> tup
         source[searching[says]] = current[says]
         upwards = (tree.launch if current is rows else tree.parent)[current[~says]]
         searching, current = searching[~says][upwards >= 0], upwards[upwards >= 0]
-    source = source
     above = np.where((source >= 0) & (source != rows), table.signature[source], -1)
     # What is read from the ops above is no kernel's but its own
     call = numbered(table.signature[rows], above, np.where(source < 0, rows, -1))

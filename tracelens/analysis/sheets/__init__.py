@@ -29,7 +29,7 @@ def built_in_sheets() -> Registry:
 
 def collect_sheets(modules: list[ModuleType]) -> Registry:
     """Title -> sheet function of these modules."""
-    return Registry.collect("sheet", [*modules, *(row for module in modules for row in getattr(module, "SHEETS", ()))])
+    return Registry.collect("sheet", modules)
 
 
 def built_in(title: str) -> Callable[[schema.F], schema.F]:

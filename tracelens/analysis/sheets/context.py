@@ -16,7 +16,7 @@ from tracelens.analysis.attribution.steps import StepTimes, typical_step
 from tracelens.analysis.attribution.window import Attribution, Recording, Window, in_steps
 from tracelens.analysis.energy import EventEnergy, RowPower
 from tracelens.analysis.idle.dependencies import CriticalPath, SteadyStep, critical_path, steady_steps
-from tracelens.analysis.idle.idle_time import IdleGaps, IdleParts, IdleTime, OwnTime, Queue, own_time, queue
+from tracelens.analysis.idle.idle_time import IdleParts, IdleTime, OwnTime, Queue, own_time, queue
 from tracelens.analysis.intervals import Bools, Floats, Spans
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace
 from tracelens.analysis.sheets import built_in_sheets
@@ -187,11 +187,6 @@ class SheetContext(HostContext, frozen=True, kw_only=True, eq=False, dict=True):
         return IdleTime(table, tree, self.host, self.activity, self.queued, self.timeline.spans)
 
     @cached_property
-    def gaps(self) -> IdleGaps:
-        """The gaps of that idle time, each with its cause."""
-        return self.idle.gaps()
-
-    @cached_property
     def idle_parts(self) -> IdleParts:
         """The same idle time in parts, each with its cause and the launch or event that was late."""
         return self.idle.within(self.timeline.spans)
@@ -283,4 +278,4 @@ class SheetContext(HostContext, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 # Cached parts that sheets need and findings do not. What was read of whole threads of the host is the largest.
-_OF_SHEETS = frozenset({"idle", "gaps", "path", "launchers_and_unlinked"})
+_OF_SHEETS = frozenset({"idle", "path", "launchers_and_unlinked"})

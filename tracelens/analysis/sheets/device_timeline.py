@@ -212,8 +212,8 @@ SHEETS = sheet_rows(
             p.by_op(c.trace.table, c.activity) if (p := c.attribution.phases).has_recompute else None
         ),
         "gpu_timeline": lambda c: c.timeline.frame(),
-        IDLE_CAUSES_TITLE: lambda c: c.gaps.by_cause(),
-        "idle_gaps": lambda c: c.gaps.longest(c.recorded.table, c.recorded.tree),
+        IDLE_CAUSES_TITLE: lambda c: c.idle.gaps().by_cause(),
+        "idle_gaps": lambda c: c.idle.gaps().longest(c.recorded.table, c.recorded.tree),
         "critical_path_segments": lambda c: None if c.path is None else c.path.segments(c.recorded.table),
         "stream_overlap": lambda c: stream_overlap(c.recorded.table, c.activity),
         DEVICE_TIMELINE_TITLE: lambda c: launch_overhead(c.recorded.table, c.activity, c.queued),

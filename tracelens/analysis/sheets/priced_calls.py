@@ -37,7 +37,7 @@ from tracelens.analysis.reading.op_readings import Callers, OpReadings
 from tracelens.analysis.reading.process_groups import EVERY_ROW, ExpertExchange
 from tracelens.analysis.sheets import columns_of
 from tracelens.analysis.verdict.summary import Coverage
-from tracelens.backends.base import EstimateTable, System
+from tracelens.backends.base import System
 from tracelens.backends.chain import chain
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.reduce import Reduce
@@ -403,9 +403,16 @@ def _add_estimate(frame: Columns, work: KnownWork, position: Ints, timed_us: Flo
         mean = np.where(frame["kernel_us_mean"] > 0, frame["kernel_us_mean"], np.nan)
         found = statistics_of({"percent_of_roofline": share}, by_call)
         frame |= {**found, "percent_of_roofline_mean": 100 * frame["roofline_us"] / mean}
-    frame["_achievable_us"] = _achievable_us(frame, work, position)
-    if work.achievable is not None:
-        _add_achievable(frame, work, work.achievable, position)
+    # What a call should take: the expected time, at least the roofline, and no more than was achieved
+    roofline_us, mean = frame["roofline_us"], frame["kernel_us_mean"]
+    expected = roofline_us if work.expected is None else work.take(work.expected.time_us, position)
+    frame["_achievable_us"] = np.where(np.isnan(roofline_us), np.nan, np.fmin(np.fmax(expected, roofline_us), mean))
+    if (achievable := work.achievable) is not None:
+        time_us = work.take(achievable.time_us, position)
+        frame["estimated_us"] = time_us
+        frame["percent_of_achievable"] = 100 * np.divide(time_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+        who = zip(np.isfinite(time_us).tolist(), position.tolist(), strict=True)
+        frame["estimated_by"] = [achievable.backend[p] if known and p >= 0 else None for known, p in who]
     _forget_impossible_shares(frame)
 
 
@@ -417,22 +424,6 @@ def _forget_impossible_shares(frame: Columns) -> None:
         main = frame.get(f"{share}_mean", frame.get(share))
         if main is not None and (above := is_bound & (main > 100)).any():
             frame |= {key: np.where(above, np.nan, frame[key]) for key in keys}
-
-
-def _achievable_us(frame: Columns, work: KnownWork, position: Ints) -> Floats:
-    """What a call should take: the expected time, at least the roofline, and no more than was achieved."""
-    roofline_us, mean = frame["roofline_us"], frame["kernel_us_mean"]
-    expected = roofline_us if work.expected is None else work.take(work.expected.time_us, position)
-    return np.where(np.isnan(roofline_us), np.nan, np.fmin(np.fmax(expected, roofline_us), mean))
-
-
-def _add_achievable(frame: Columns, work: KnownWork, achievable: EstimateTable, position: Ints) -> None:
-    time_us, mean = work.take(achievable.time_us, position), frame["kernel_us_mean"]
-    share = 100 * np.divide(time_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
-    who: list[str | None] = [
-        achievable.backend[p] if p >= 0 and np.isfinite(time_us[i]) else None for i, p in enumerate(position.tolist())
-    ]
-    frame |= {"estimated_us": time_us, "percent_of_achievable": share, "estimated_by": who}
 
 
 def unlinked_rows(table: TraceTable, activity: DeviceActivity, categories: Labels) -> pd.DataFrame:

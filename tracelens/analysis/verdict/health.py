@@ -95,6 +95,14 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
     if not steps and holds_most_work(served.steps, table, tree, device):
         stem, steps = STEM, served.steps
     opened, graphs = with_own_graphs(with_inner_ops(trace, catalog)[0], catalog)
+    covered = None
+    if len(device):
+        # As in a report of the whole file, without its tables
+        activity = device_activity(opened.table, opened.tree, catalog.kernel_patterns)
+        callers, readings = read_ops(opened, catalog, activity)
+        activity = with_communicating_ops(activity, callers, readings)
+        calls, categories = unified_calls(opened.table, activity, readings, callers)
+        covered = coverage(opened.table, activity, calls, readings, categories)
     ways = zip(*(each.tolist() for each in np.unique(tree.linked_by[device], return_counts=True)), strict=True)
     return Health(
         source=table.source,
@@ -122,19 +130,9 @@ def health(trace: Trace, options: AnalysisOptions | None = None) -> Health:
         routing=_routing(table, exchanges),
         damage=_damage(table),
         violations=tuple(tree.self_check()),
-        coverage=_coverage(opened, catalog) if len(device) else None,
+        coverage=covered,
         lacks=(*not_recorded(table), *([_UNOPENED_GRAPHS] if graphs is None and len(graph_launches(table)) else [])),
     )
-
-
-def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
-    """As in a report of the whole file, without its tables."""
-    table, tree = trace.table, trace.tree
-    activity = device_activity(table, tree, catalog.kernel_patterns)
-    callers, readings = read_ops(trace, catalog, activity)
-    activity = with_communicating_ops(activity, callers, readings)
-    calls, categories = unified_calls(table, activity, readings, callers)
-    return coverage(table, activity, calls, readings, categories)
 
 
 def _categories(table: TraceTable) -> tuple[tuple[str, int], ...]:

@@ -564,24 +564,22 @@ def _device(analysis: Analysis) -> summary.DeviceSummary:
         recorded = analysis.trace.table.used_device()
         label = (recorded.name if recorded else None) or "unknown device"
         return summary.DeviceSummary(id=None, label=label, matched_by="none", note=found.note)
+    recorded_on = ""
+    if found.how == CHOSEN and found.note:
+        # The caller chose a device that the trace cannot be of
+        properties = analysis.trace.table.used_device()
+        other = recognize(properties).device
+        name = properties.name if properties else None
+        recorded_on = other.label if other is not None else name or "another device"
     return summary.DeviceSummary(
         id=found.device.name if found.device is not None else None,
         label=device.label if found.device is not None else " or ".join(found.candidates),
         matched_by=found.how,
-        recorded=_recorded_device(analysis),
+        recorded=recorded_on,
         note=found.note,
         doubtful=device.doubtful(),
         figures=tuple(_roofline_figures(device)),
     )
-
-
-def _recorded_device(analysis: Analysis) -> str:
-    """What the trace was recorded on, where the caller chose a device that it cannot be; else empty."""
-    if analysis.recognition.how != CHOSEN or not analysis.recognition.note:
-        return ""
-    properties = analysis.trace.table.used_device()
-    found = recognize(properties).device
-    return found.label if found is not None else (properties.name if properties else None) or "another device"
 
 
 _UNITS = {"tflops_s": "TFLOPS/s", "tb_s": "TB/s", "gb_s": "GB/s"}
