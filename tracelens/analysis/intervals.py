@@ -25,12 +25,7 @@ _CHUNK = 100_000
 
 def union_ns(start: Ints, end: Ints) -> int:
     """Length of the union of ``[start, end)``."""
-    if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    s, e = start[order], np.maximum.accumulate(end[order])
-    before = np.concatenate((s[:1], e[:-1]))
-    return int(np.maximum(e - np.maximum(s, before), 0).sum())
+    return int(union_by_group(np.zeros(len(start), np.int8), start, end, 1)[0])
 
 
 def union_by_group(group: npt.NDArray[np.integer], start: Ints, end: Ints, groups: int) -> Ints:

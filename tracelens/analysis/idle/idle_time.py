@@ -259,40 +259,49 @@ class IdleTime:
     @cached_property
     def _whole(self) -> tuple[IdleGaps, IdleParts]:
         """All gaps and their parts, which are two views of the same shares."""
-        gaps, found, parts = self._gaps, _Sums(len(self._gaps.start)), []
-        for low in range(0, max(len(gaps.start), 1), _BLOCK):
-            block = gaps.part(slice(low, low + _BLOCK))
-            shares = _Shares.of(self._shares(block, block.start, block.end))
-            found.add(low, shares)
-            parts.append(self._parts(block, block.start, shares))
+        gaps, count = self._gaps, len(self._gaps.start)
+        gap, parts = self._parts(np.arange(count), gaps.start, gaps.end)
+        ns, share, cause = parts.end - parts.start, np.zeros(count, np.int64), np.zeros(count, np.int8)
+        np.maximum.at(share, gap, ns)
+        largest = np.flatnonzero(ns == share[gap])[::-1]
+        # Of several as large the first one, as the last value stays
+        cause[gap[largest]] = parts.cause[largest]
+        longest_ns = np.zeros(len(CAUSES), np.int64)
+        np.maximum.at(longest_ns, parts.cause, ns)
         whole = IdleGaps(
             **{key: getattr(gaps, key) for key in ("start", "end", "empty_until", "after", "before")},
-            **vars(found),
+            cause=cause,
+            share=share,
             rows=self._rows[:-1],
+            idle=parts.by_cause,
+            gaps=np.bincount(parts.cause, minlength=len(CAUSES)),
+            longest_ns=longest_ns,
             window_ns=int((self._spans[1] - self._spans[0]).sum()),
         )
-        return whole, _joined(parts)
+        return whole, parts
 
     def within(self, spans: Spans) -> IdleParts:
         """What lies in ``spans``, which are in order and apart; each moment has the cause that it has in ``gaps``."""
         if all(np.array_equal(own, other) for own, other in zip(self._spans, spans, strict=True)):
             return self._whole[1]
-        gaps = self._gaps
-        at, start, end = intersections((gaps.start, gaps.end), spans)
-        parts = []
-        for low in range(0, max(len(at), 1), _BLOCK):
-            block, first, last = (gaps.part(at[low : low + _BLOCK]), start[low : low + _BLOCK], end[low : low + _BLOCK])
-            parts.append(self._parts(block, first, _Shares.of(self._shares(block, first, last))))
-        return _joined(parts)
+        return self._parts(*intersections((self._gaps.start, self._gaps.end), spans))[1]
 
-    def _parts(self, gaps: _Gaps, start: Ints, shares: _Shares) -> IdleParts:
-        """The ``shares`` of each of the ``gaps`` from ``start`` on, one behind the other."""
-        number, cause = shares.gap, shares.cause
-        before = np.cumsum(shares.ns) - shares.ns
-        starts = start[number] + before - np.repeat(before[shares.first], np.diff(np.append(shares.first, len(number))))
-        launch = np.where(cause < len(HOST_CAUSES), gaps.launch[number], -1)
-        row = np.where(launch >= 0, launch, self._rows[gaps.after[number]])
-        return IdleParts(start=starts, end=starts + shares.ns, cause=cause.astype(np.int8), row=row.astype(np.int32))
+    def _parts(self, at: Ints, start: Ints, end: Ints) -> tuple[Ints, IdleParts]:
+        """(of which of these each is, the parts of the gaps ``at`` from ``start`` to ``end``, cause behind cause)."""
+        found = []
+        for low in range(0, max(len(at), 1), _BLOCK):
+            block = slice(low, low + _BLOCK)
+            gaps, first = self._gaps.part(at[block]), start[block]
+            shares = self._shares(gaps, first, end[block])
+            number, cause = np.nonzero(shares)
+            ns = shares[number, cause]
+            before = np.cumsum(ns) - ns
+            begin = first[number] + before - before[np.searchsorted(number, number)]
+            launch = np.where(cause < len(HOST_CAUSES), gaps.launch[number], -1)
+            row = np.where(launch >= 0, launch, self._rows[gaps.after[number]])
+            found.append((low + number, begin, begin + ns, cause.astype(np.int8), row.astype(np.int32)))
+        gap, begins, ends, causes, rows = (np.concatenate(column) for column in zip(*found, strict=True))
+        return gap, IdleParts(start=begins, end=ends, cause=causes, row=rows)
 
     def _shares(self, gaps: _Gaps, start: Ints, end: Ints) -> Ints:
         """(gaps, ``CAUSES``): ns by cause of the part ``[start, end)`` of each gap."""
@@ -349,47 +358,6 @@ def _gaps(table: TraceTable, queued: Queue, activity: DeviceActivity, spans: Spa
         block = slice(low, low + _BLOCK)
         gaps.device_cause[block] = waits.causes(gaps.part(block))
     return gaps
-
-
-def _joined(parts: list[IdleParts]) -> IdleParts:
-    return IdleParts(
-        **{key: np.concatenate([getattr(part, key) for part in parts]) for key in IdleParts.__struct_fields__}
-    )
-
-
-class _Shares(Record, frozen=True, kw_only=True, eq=False):
-    """The causes of some gaps that have a share of them, gap by gap: most gaps have one. ``first``: of each gap's."""
-
-    gap: Ints
-    cause: Ints
-    ns: Ints
-    first: Ints
-
-    @classmethod
-    def of(cls, shares: Ints) -> _Shares:
-        """From (gaps, ``CAUSES``) in ns."""
-        gap, cause = np.nonzero(shares)
-        first = np.flatnonzero(np.append(True, gap[1:] != gap[:-1])[: len(gap)])
-        return cls(gap=gap, cause=cause, ns=shares[gap, cause], first=first)
-
-
-class _Sums:
-    """What is kept of the shares of all gaps: the fields of ``IdleGaps`` of the same names."""
-
-    def __init__(self, gaps: int) -> None:
-        self.cause, self.share = np.zeros(gaps, np.int8), np.zeros(gaps, np.int64)
-        self.idle, self.gaps, self.longest_ns = (np.zeros(len(CAUSES), np.int64) for _ in range(3))
-
-    def add(self, low: int, shares: _Shares) -> None:
-        """``low``: the position of the first of the gaps."""
-        gap, cause, ns = low + shares.gap, shares.cause, shares.ns
-        np.maximum.at(self.share, gap, ns)
-        largest = np.flatnonzero(ns == self.share[gap])[::-1]
-        # Of several as large the first one, as the last value stays
-        self.cause[gap[largest]] = cause[largest]
-        np.add.at(self.idle, cause, ns)
-        self.gaps += np.bincount(cause, minlength=len(CAUSES))
-        np.maximum.at(self.longest_ns, cause, ns)
 
 
 class _DeviceWaits:
