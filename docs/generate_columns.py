@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tracelens.analysis.ranks.rank_times import rank_sheets
+from tracelens.analysis.ranks.rank_comparison import rank_sheets
 from tracelens.analysis.sheets import built_in_sheets, priced_calls
 from tracelens.registry import Claim
 from tracelens.report.assembly import FAMILIES, header

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tracelens.analysis.ranks.rank_times import rank_sheets
+from tracelens.analysis.ranks.rank_comparison import rank_sheets
 from tracelens.comparison.compared import ComparedRow, Comparison, EnergyCompared, RankChange
 from tracelens.comparison.whatif.what_if import OpChange, StepFigures
 from tracelens.predict.calibration.scoring import Score

@@ -13,7 +13,7 @@ import pytest
 import tracelens
 from reference_reports.regenerate import EXAMPLES, REPORTS
 from tests.conftest import part, row_by_row
-from tracelens.analysis.ranks.rank_times import rank_sheets
+from tracelens.analysis.ranks.rank_comparison import rank_sheets
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.perf_summary import UNIFIED_PERF_SUMMARY_COLUMNS as UNIFIED
 from tracelens.analysis.sheets.priced_calls import FAMILY_COLUMNS as FAMILY

@@ -19,9 +19,8 @@ import pytest
 
 import tracelens
 from tests.conftest import part
-from tracelens.analysis.ranks.rank_comparison import compare_ranks
+from tracelens.analysis.ranks.rank_comparison import compare_ranks, rank_sheets
 from tracelens.analysis.ranks.rank_files import find_traces
-from tracelens.analysis.ranks.rank_times import rank_sheets
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.files.executors import Serial

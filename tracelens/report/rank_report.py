@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.analysis.ranks import rank_times
+from tracelens.analysis.ranks import rank_comparison
 from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import RankOptions, find_logs_of_devices, find_traces, job_folder
 from tracelens.analysis.ranks.rank_summary import ranks_text
@@ -68,7 +68,7 @@ class RankReport(NamedSheets):
     """Named tables of a job's ranks, and what they add up to. ``report["straggler_summary"]`` is a DataFrame."""
 
     def __init__(self, result: RanksAnalysis, column_names: str = KEYS) -> None:
-        super().__init__(sheets_of(result.frames, rank_times.rank_sheets()), column_names)
+        super().__init__(sheets_of(result.frames, rank_comparison.rank_sheets()), column_names)
         self.result = result
 
     @property
@@ -178,7 +178,7 @@ class RankReport(NamedSheets):
         return [*self._unended(), *self._steps(), *self._stragglers(self.result.clocks.residual_us), *self._pipelines()]
 
     def _unended(self) -> Iterator[str]:
-        frame = self.result.frames.get(rank_times.UNENDED_TITLE)
+        frame = self.result.frames.get(rank_comparison.UNENDED_TITLE)
         if frame is None:
             return
         logs = [summary.log for summary in self.result.ranks.values() if summary.log is not None]
@@ -199,7 +199,7 @@ class RankReport(NamedSheets):
         return [f"{logged}{which}" if len(ranks) > 1 else f"{logged} on rank {ranks_text(ranks)}"]
 
     def _steps(self) -> Iterator[str]:
-        frame = self.result.frames[rank_times.STEP_COST_TITLE]
+        frame = self.result.frames[rank_comparison.STEP_COST_TITLE]
         if frame.empty:
             return
         worst = frame.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
@@ -216,7 +216,7 @@ class RankReport(NamedSheets):
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
         result = self.result
-        frame = result.frames[rank_times.RANK_TIMES_TITLE]
+        frame = result.frames[rank_comparison.RANK_TIMES_TITLE]
         if frame.empty:
             return
         typical = result.typical_skew_us
@@ -227,7 +227,7 @@ class RankReport(NamedSheets):
         calls = result.calls
         recorded_us = (calls.end.max() - calls.start.min()) / NS_PER_US
         late = frame[frame["cost_us"] >= _LEAST_LATE * recorded_us].head(3).to_dict("records")
-        beyond = not result.frames[rank_times.STEP_COST_TITLE].empty and bool((calls.step < 0).any())
+        beyond = not result.frames[rank_comparison.STEP_COST_TITLE].empty and bool((calls.step < 0).any())
         for row in late:
             yield (
                 f" rank {row['rank']} is late on its own by {row['cost_us'] / US_PER_MS:.3f} ms and last at "
@@ -249,7 +249,7 @@ class RankReport(NamedSheets):
             yield f"   its device ran at {own:,.0f} MHz, those of the others at {others:,.0f} (median)"
 
     def _pipelines(self) -> Iterator[str]:
-        frame = self.result.frames[rank_times.PIPELINE_BUBBLES_TITLE]
+        frame = self.result.frames[rank_comparison.PIPELINE_BUBBLES_TITLE]
         if frame.empty:
             return
         bubble, ranks = frame["bubble_percent"], frame.groupby("pipeline").size()
@@ -263,7 +263,7 @@ class RankReport(NamedSheets):
             yield f" stage {compute_us.idxmax()} computes longest: {most:.3f} ms per step, {mean:.3f} on average"
 
     def _collectives(self) -> Iterator[str]:
-        frame = self.result.frames[rank_times.NCCL_SUMMARY_IMPLICIT_SYNC_TITLE]
+        frame = self.result.frames[rank_comparison.NCCL_SUMMARY_IMPLICIT_SYNC_TITLE]
         if frame.empty:
             yield from self._calls_of_one_rank()
             return
@@ -277,7 +277,7 @@ class RankReport(NamedSheets):
 
     def _calls_of_one_rank(self) -> Iterator[str]:
         """Without counterparts nothing says how long a call waited: its bandwidth is at least what is shown."""
-        frame = self.result.frames[rank_times.NCCL_SUMMARY_LONG_TITLE]
+        frame = self.result.frames[rank_comparison.NCCL_SUMMARY_LONG_TITLE]
         known = frame if frame.empty else frame[frame["effective_bus_gb_s"].notna()]
         if known.empty:
             return
@@ -289,7 +289,7 @@ class RankReport(NamedSheets):
         yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1)).splitlines())]
 
     def _exchanges(self) -> Iterator[str]:
-        frame = self.result.frames[rank_times.EP_SUMMARY_TITLE]
+        frame = self.result.frames[rank_comparison.EP_SUMMARY_TITLE]
         if frame.empty:
             return
         rows = [("token exchange", "effective TB/s", "without waiting TB/s", "waiting")]

@@ -14,10 +14,9 @@ import pytest
 from tests.conftest import part
 from tracelens.analysis.ranks import matching
 from tracelens.analysis.ranks.matching import HostClock
-from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
+from tracelens.analysis.ranks.rank_comparison import INCONCLUSIVE, SKEWED, TRANSFER, RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import RankOptions, find_traces
 from tracelens.analysis.ranks.rank_summary import CommunicationCall
-from tracelens.analysis.ranks.rank_times import INCONCLUSIVE, SKEWED, TRANSFER
 from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.files.executors import Serial
 from tracelens.report.rank_report import RankReport

@@ -13,7 +13,7 @@ from tracelens.analysis.intervals import Floats, Ints
 from tracelens.analysis.loaded_trace import AnalysisOptions, Trace, active_extensions, load
 from tracelens.analysis.ranks.matching import Clocks, HostClock, align_clocks, match_calls
 from tracelens.analysis.ranks.rank_files import RankOptions, ReadRanks
-from tracelens.analysis.ranks.rank_summary import NOTIFY, CommunicationCall, ExchangeOp, RankSummary, ranks_text
+from tracelens.analysis.ranks.rank_summary import NOTIFY, CommunicationCall, RankSummary, ranks_text
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.errors import UsageError
@@ -77,15 +77,12 @@ def _wire_rates(summary: RankSummary) -> Floats:
     of_op = np.flatnonzero(moves & (summary.op >= 0))
     if len(of_op):
         op = summary.op[of_op]
-        wire = np.array([_remote_bytes(kind, summary) for kind in summary.ops], np.float64)[summary.op_kind[op]]
+        members = summary.expert_group.ranks if summary.expert_group is not None else ()
+        remote = [(kind.exchanged_bytes or 0.0, kind.remote_share(summary.rank, members)) for kind in summary.ops]
+        wire = np.array([0.0 if share is None else nbytes * share.share for nbytes, share in remote], np.float64)
+        wire = wire[summary.op_kind[op]]
         nbytes[of_op] = wire * duration[of_op] / np.bincount(op, weights=duration[of_op])[op]
     return nbytes / duration
-
-
-def _remote_bytes(op: ExchangeOp, summary: RankSummary) -> float:
-    members = summary.expert_group.ranks if summary.expert_group is not None else ()
-    share = op.remote_share(summary.rank, members)
-    return 0.0 if share is None or op.exchanged_bytes is None else op.exchanged_bytes * share.share
 
 
 def _wire_bytes(message: CommunicationCall) -> float:
