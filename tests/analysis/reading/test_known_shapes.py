@@ -9,7 +9,7 @@ import pytest
 from tests.trace.formats.rewritten import EXAMPLE, rocprofv3
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import AnalysisOptions, load
-from tracelens.analysis.verdict.notices import input_notices
+from tracelens.analysis.verdict.verdict import input_notices
 from tracelens.cli import main
 
 
