@@ -423,28 +423,29 @@ class KnownWork:
 MOST_OF_ROOFLINE = 1.5
 
 
-def forget_impossible_work(readings: OpReadings, calls_of: Callable[[], Calls], device: HardwareSpec | None) -> None:
-    """Readings whose ``inferred`` work is above ``MOST_OF_ROOFLINE`` over all their calls keep only their dimensions.
+def without_impossible_work(
+    readings: OpReadings, calls_of: Callable[[], Calls], device: HardwareSpec | None
+) -> OpReadings:
+    """Readings; those whose ``inferred`` work is above ``MOST_OF_ROOFLINE`` over all calls keep only their dimensions.
 
     Bytes that fit in the device's last cache may come from there, so they are never too many.
     """
-    if device is None:
-        return
     inferred = [code for code, r in enumerate(readings.readings) if r.model is not None and r.model.inferred]
-    if not inferred:
-        return
+    if device is None or not inferred:
+        return readings
     calls = calls_of()
     code = readings.code_of(calls.row)
     known = code >= 0
     count = np.bincount(code[known], minlength=len(readings.readings))
     busy_us = np.bincount(code[known], calls.kernel_ns[known], minlength=len(readings.readings)) / NS_PER_US
+    changed = {}
     for reading in inferred:
         model = readings.readings[reading].model
         if model is not None and busy_us[reading] > 0:
             reason = too_much(model, busy_us[reading] / count[reading], device)
             if reason is not None:
-                changed = replace(readings.readings[reading], model=UnknownWork(of=model), note=reason)
-                readings.replace(reading, changed)
+                changed[reading] = replace(readings.readings[reading], model=UnknownWork(of=model), note=reason)
+    return readings.with_readings(changed)
 
 
 def too_much(model: PerfModel, time_us: float, device: HardwareSpec) -> str | None:

@@ -316,16 +316,13 @@ def _marks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> Ints | 
     is_marked = annotations & (mark[table.name[:]] >= 0)
     scopes = Scopes(tree, is_marked[tree.order])
     around = scopes.around(tree.launch[activity.rows])
-    row = np.where(around >= 0, np.append(scopes.rows, np.int32(-1))[around], _on_track(table, is_marked, activity))
-    return np.where(row >= 0, mark[table.name[np.maximum(row, 0)]], -1)
-
-
-def _on_track(table: TraceTable, is_marked: Bools, activity: DeviceActivity) -> Ints:
-    """Of each event the annotation on its stream that began last before it, if it had not ended; else -1."""
+    # Else the one on the event's stream that began last before it, if it had not ended
     rows = np.append(np.flatnonzero(is_marked & (table.kind == Kind.GPU_USER_ANNOTATION)), -1)
     lane = table.lane[activity.rows]
-    row = rows[last_begun(table.lane[rows[:-1]], table.start_ns[rows[:-1]], lane, activity.start)]
-    return np.where((row >= 0) & (table.ends_ns(row) > activity.start), row, -1)
+    on_track = rows[last_begun(table.lane[rows[:-1]], table.start_ns[rows[:-1]], lane, activity.start)]
+    on_track = np.where((on_track >= 0) & (table.ends_ns(on_track) > activity.start), on_track, -1)
+    row = np.where(around >= 0, np.append(scopes.rows, np.int32(-1))[around], on_track)
+    return np.where(row >= 0, mark[table.name[np.maximum(row, 0)]], -1)
 
 
 def _repeated_forwards(table: TraceTable, tree: OpTree, engine: Bools) -> Bools:

@@ -373,7 +373,8 @@ def attribute(recording: Recording, window: Window, options: AnalysisOptions) ->
     system = None if device is None else System.of_device(device)
     readings, exchanges = process_groups.exchanges_of(recording.trace, readings, options.ep_size, system)
     unified, category = calls.unified_calls(table, activity, readings, callers)
-    calls.forget_impossible_work(readings, lambda: calls.modelled_calls(activity, readings, callers), device)
+    told = readings
+    readings = calls.without_impossible_work(told, lambda: calls.modelled_calls(activity, told, callers), device)
     everything = activity
     if len(activity) < len(window.everything):
         communication = window.everything.communication.copy()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Claimed, Obser
 from tracelens.analysis.idle.dependencies import MOST_OF_FILE, Changes, SteadyStep, parts_of
 from tracelens.analysis.idle.idle_time import UNKNOWN, UNRECORDED
 from tracelens.analysis.intervals import Bools, Floats, Ints
+from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.verdict.summary import Finding, FixesTogether, Notice, Place, Said
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.files.memory_limit import raise_at_limit
@@ -29,10 +30,6 @@ from tracelens.trace.narrow_columns import Column
 from tracelens.trace.table import DEVICE_KINDS
 from tracelens.types.records import Record
 from tracelens.types.units import NS_PER_US, duration, percent
-
-if TYPE_CHECKING:
-    from tracelens.analysis.sheets.context import SheetContext
-
 
 #: (lane, start, end) of spans of threads.
 ThreadSpans: TypeAlias = tuple[Ints, Ints, Ints]
@@ -307,30 +304,24 @@ class Found(Record, frozen=True, kw_only=True):
     failures: tuple[RuleFailure, ...] = ()
 
 
-class _Gain(Record, frozen=True, kw_only=True):
-    """What a claim brings (ns): for sure, and as it says."""
-
-    low: float
-    gain: float
-
-    @property
-    def rank(self) -> float:
-        """The middle of what is sure and what is shown: a sure gain comes before a larger one that may be none."""
-        return (self.low + self.gain) / 2
-
-
 class _Ranked(Record, frozen=True, kw_only=True):
-    """A candidate with what is left of its claim, and what that gains: None where nothing says."""
+    """A candidate with what is left of its claim, and what that gains (ns), as it says and for sure; None where nothing
+    says.
+    """
 
     rule: Rule
     candidate: Candidate
     claimed: Claimed
-    gain: _Gain | None
+    gain: float | None
+    low: float = 0.0
 
     @property
     def order(self) -> tuple[bool, float, str, str]:
-        """The largest gain first, what is not known last, ties broken on text."""
-        return self.gain is None, -self.gain.rank if self.gain else 0.0, self.rule.kind, self.candidate.why
+        """The largest gain first, what is not known last, ties broken on text.
+
+        By the middle of what is sure and what is shown: a sure gain comes before a larger one that may be none.
+        """
+        return self.gain is None, -(self.low + (self.gain or 0.0)) / 2, self.rule.kind, self.candidate.why
 
 
 class _Ranking(Record, frozen=True, kw_only=True):
@@ -420,9 +411,9 @@ def _ranked(
     waiting = []
     for number, (rule, candidate) in enumerate(found):
         claimed = candidate.claimed.among(free)
-        bound = _Gain(low=float(claimed.low_ns.sum()), gain=float(claimed.gain_ns.sum()))
-        if candidate.is_priced and bound.gain > least:
-            each = _Ranked(rule=rule, candidate=candidate, claimed=claimed, gain=bound)
+        low, bound = float(claimed.low_ns.sum()), float(claimed.gain_ns.sum())
+        if candidate.is_priced and bound > least:
+            each = _Ranked(rule=rule, candidate=candidate, claimed=claimed, gain=bound, low=low)
             waiting.append((each.order, number, False, each))
     heapify(waiting)
     while waiting:
@@ -435,8 +426,8 @@ def _ranked(
         gain = seen.once(ReplayedGain).gain_ns([(left, left.gain_ns)])
         same = np.array_equal(left.low_ns, left.gain_ns)
         low = gain if same else seen.once(ReplayedGain).gain_ns([(left, left.low_ns)])
-        each = replace(each, claimed=left, gain=_Gain(low=min(low, gain), gain=gain))
-        if each.gain is not None and each.gain.gain > least:
+        each = replace(each, claimed=left, gain=gain, low=min(low, gain))
+        if gain > least:
             heappush(waiting, (each.order, number, True, each))
         elif _holds_much(seen, each):
             without_gain.append(each)
@@ -514,15 +505,15 @@ def _finding(seen: Observed, ranked: _Ranked, of_op: Counter[tuple[str, str | No
         why += f"; {percent(taken)} of this time is counted above"
         figures = (*figures, Said(what="counted above", value=taken, unit="share"))
     module, stack = (None, None) if candidate.row is None else places_around(seen.tree, candidate.row)
-    high = 0.0 if gain is None else max(gain.gain, seen.once(ReplayedGain).gain_ns([(claimed, claimed.high_ns)]))
+    high = 0.0 if gain is None else max(gain, seen.once(ReplayedGain).gain_ns([(claimed, claimed.high_ns)]))
     limited_by, limit_figures = (None, ()) if gain is None else _limited(seen, ranked)
     return Finding(
         id=rule.id,
         kind=rule.kind,
         key=_key(seen, ranked, of_op),
         op=candidate.op,
-        gain_us=None if gain is None else gain.gain / per_us,
-        gain_low_us=None if gain is None else gain.low / per_us,
+        gain_us=None if gain is None else gain / per_us,
+        gain_low_us=None if gain is None else ranked.low / per_us,
         gain_high_us=None if gain is None else high / per_us,
         computed=candidate.computed,
         certainty=candidate.certainty,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,19 +20,17 @@ from tracelens.analysis.grouping import Codes
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts, WindowTime
 from tracelens.analysis.intervals import Bools, Floats, Ints
 from tracelens.analysis.sheets import perf_summary
+from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.backends.base import System
 from tracelens.backends.chain import chain
+from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.base import PerfModel, WorkColumns
 from tracelens.perf_models.gemm import GEMM
 from tracelens.registry import Claim, mark
 from tracelens.types.records import Record
+from tracelens.types.signature import OpSignature
 from tracelens.types.units import NS_PER_US, counted, shortened, takes
-
-if TYPE_CHECKING:
-    from tracelens.analysis.sheets.context import SheetContext
-    from tracelens.hardware import HardwareSpec
-    from tracelens.types.signature import OpSignature
 
 
 class Claimed(Record, frozen=True, kw_only=True, eq=False):

@@ -215,12 +215,6 @@ class OpReadings:
         made._note_models()
         return made
 
-    def replace(self, code: int, reading: Reading) -> None:
-        """Another reading for ``code``, of the same op and category."""
-        self.readings[code] = reading
-        self.with_work[code] = reading.has_work
-        self.with_bytes[code] = reading.model is not None and reading.model.hbm_bytes() is not None
-
     def code_of(self, rows: npt.NDArray[np.integer]) -> Codes:
         """Reading code of each row; -1 for a row that launched nothing."""
         return self._of_row[rows]

@@ -253,16 +253,14 @@ def attributes_of_calls(table: TraceTable, tree: OpTree, rows: RowColumn) -> tup
     # What is read from the ops above is no kernel's but its own
     call = numbered(table.signature[rows], above, np.where(source < 0, rows, -1))
     first = first_of_each(call)
-    of_first = zip(rows[first].tolist(), source[first].tolist(), strict=True)
-    return [_attributes(table, tree, row, source_row) for row, source_row in of_first], call
-
-
-def _attributes(table: TraceTable, tree: OpTree, row: int, source: int) -> dict[str, Any]:
-    if source < 0:
-        above = enclosing_attributes(table, calls_above(table, tree, row))
-    else:
-        above = dict(table.signature_of(source).attributes)
-    return above | dict(table.signature_of(row).attributes)
+    found = []
+    for row, says in zip(rows[first].tolist(), source[first].tolist(), strict=True):
+        own = dict(table.signature_of(row).attributes)
+        if says < 0:
+            found.append(enclosing_attributes(table, calls_above(table, tree, row)) | own)
+        else:
+            found.append(dict(table.signature_of(says).attributes) | own)
+    return found, call
 
 
 #: Where a share comes from: what an op or a collective recorded.

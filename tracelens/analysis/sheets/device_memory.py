@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,13 +35,6 @@ KERNEL_COUNTERS_TITLE = "kernel_counters"
 
 #: The launching op of copies whose launch was not recorded, or was no op's.
 NO_OP = "(no op)"
-
-
-@built_in(COPIES_TITLE)
-def copies_frame(context: SheetContext) -> pd.DataFrame | None:
-    """Copies between the device and the host or another device, against the peak of their link."""
-    found = copies(context.trace.table, context.activity, context.recording.device)
-    return found if len(found) else None
 
 
 def path_rate(device: HardwareSpec | None, path: CopyPath) -> tuple[str | None, float]:
@@ -403,12 +396,12 @@ class _CountedGroups:
     def __init__(self, groups: int) -> None:
         self._groups = groups
         self.counted = np.zeros(groups, np.int64)
-        self.how: dict[int, str] = {}
-        self.grid: dict[int, str] = {}
-        self.op: dict[int, str | None] = {}
+        #: Of the first launch of each: how it was joined, its grid, its op.
+        self.first: dict[int, tuple[str, str, str | None]] = {}
         self._stalls: dict[int, dict[str, float]] = {}
         self._stalled: Counter[int] = Counter()
-        self._sums: dict[str, tuple[Floats, Floats]] = {}
+        #: Of each figure its sums, and over how many launches.
+        self._sums: dict[str, Floats] = defaultdict(lambda: np.zeros((2, groups)))
 
     def add(self, context: SheetContext, events: Ints, group: Codes) -> list[dict[str, object]]:
         """Adds every file; the launches that are not joined, as rows of the sheet."""
@@ -448,17 +441,12 @@ class _CountedGroups:
         self.counted = np.maximum(self.counted, np.bincount(target[at], minlength=self._groups))
         for key, values in file.figures.items():
             known = at[~np.isnan(values[at])]
-            sums = (
-                np.bincount(target[known], values[known], self._groups),
-                np.bincount(target[known], minlength=self._groups),
-            )
-            total, times = self._sums.get(key, (np.zeros(self._groups), np.zeros(self._groups)))
-            self._sums[key] = total + sums[0], times + sums[1]
+            weights = (values[known], np.ones(len(known)))
+            self._sums[key] += [np.bincount(target[known], each, self._groups) for each in weights]
         for launch in at.tolist():
             goal, reason = int(target[launch]), file.stall[launch]
-            self.how.setdefault(goal, how[launch])
-            self.grid.setdefault(goal, _sizes_text(file.grid[launch].tolist()))
-            self.op.setdefault(goal, file.op[launch])
+            if goal not in self.first:
+                self.first[goal] = how[launch], _sizes_text(file.grid[launch].tolist()), file.op[launch]
             if reason is not None:
                 of_reason = self._stalls.setdefault(goal, {})
                 of_reason[reason] = of_reason.get(reason, 0.0) + float(file.stall_percent[launch])
@@ -466,7 +454,7 @@ class _CountedGroups:
 
     def mean(self, key: str) -> Floats:
         """Mean of a figure over the launches of each group that have it; NaN without."""
-        total, times = self._sums.get(key, (np.zeros(self._groups), np.zeros(self._groups)))
+        total, times = self._sums[key]
         return np.divide(total, times, out=np.full(self._groups, np.nan), where=times > 0)
 
     def stall(self, group: int) -> tuple[str | None, float]:
@@ -507,7 +495,7 @@ def _joined_rows(
     kernels_of = np.bincount(row_of[row_of >= 0], minlength=len(calls["name"]) + 1)
     at = np.flatnonzero(counted.counted > 0)
     for goal in at[np.argsort(-kernel_us[at], kind="stable")].tolist():
-        row, stall = int(row_of[goal]), counted.stall(goal)
+        row, stall, (how, grid, counted_op) = int(row_of[goal]), counted.stall(goal), counted.first[goal]
         model = {key: values[row] if row >= 0 else None for key, values in calls.items()}
         model_mb = model["hbm_mb"] or 0.0
         over = of_call[row] / (model_mb * BYTES_PER_MB) if model_mb > 0 else np.nan
@@ -520,9 +508,9 @@ def _joined_rows(
             figures["read_again"] = _operand_read_again(context, row, float(means["hbm_read_bytes"][goal]))
         yield {
             "op": model["name"], "kernel_name": table.names[int(activity.name[events[first[goal]]])],
-            "_row": row, "counted_op": counted.op.get(goal), "grid": counted.grid.get(goal),
+            "_row": row, "counted_op": counted_op, "grid": grid,
             "counted": int(counted.counted[goal]), "recorded": int(recorded[goal]),
-            "joined_by": counted.how.get(goal), "kernel_us_mean": kernel_us[goal] / recorded[goal],
+            "joined_by": how, "kernel_us_mean": kernel_us[goal] / recorded[goal],
             "counted_us_mean": means["duration_us"][goal], **{key: model[key] for key in _OF_CALL},
             "model_mb": model["hbm_mb"], "hbm_mb": means["hbm_bytes"][goal] / BYTES_PER_MB,
             "l2_mb": means["l2_bytes"][goal] / BYTES_PER_MB, **figures, "why": why_below_roofline(figures),
@@ -653,6 +641,7 @@ def memory_blocks_frame(context: SheetContext) -> pd.DataFrame | None:
 
 SHEETS = sheet_rows(
     {
+        COPIES_TITLE: lambda c: f if len(f := copies(c.trace.table, c.activity, c.recording.device)) else None,
         "memory": lambda c: memory_summary(c.recorded.table, c.recorded.tree),
         "memory_timeline": lambda c: memory_timeline(c.recorded.table, c.recorded.tree),
     }

@@ -145,13 +145,11 @@ def _launch_row(name: str, kernels: Codes, host_ns: Ints, depth: Codes, latency_
         "launch_call": name,
         "launches": len(depth),
         "kernels": int(kernels.sum()),
-        "host_us_sum": int(host_ns.sum()) / NS_PER_US,
-        "host_us_mean": float(host_ns.mean()) / NS_PER_US,
-        "host_us_median": float(np.median(host_ns)) / NS_PER_US,
-        "host_us_max": int(host_ns.max()) / NS_PER_US,
-        "launch_latency_us_median": float(np.median(latency)) / NS_PER_US,
-        "launch_latency_us_mean": float(latency.mean()) / NS_PER_US,
-        "launch_latency_us_max": float(latency.max()) / NS_PER_US,
+        **{f"host_us_{key}": float(getattr(np, key)(host_ns)) / NS_PER_US for key in ("sum", "mean", "median", "max")},
+        **{
+            f"launch_latency_us_{key}": float(getattr(np, key)(latency)) / NS_PER_US
+            for key in ("median", "mean", "max")
+        },
         "queue_depth_mean": float(depth.mean()),
         "queue_depth_max": int(depth.max()),
         "queue_empty_percent": 100 * float((depth == 0).mean()),

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.host_scopes import with_places
+from tracelens.analysis.energy import EventEnergy
 from tracelens.analysis.grouping import ByGroup, Codes, Spread, distinct_rows, first_of_each, numbered
 from tracelens.analysis.idle.idle_time import BEFORE_RECORDING, CAUSES
 from tracelens.analysis.intervals import Floats, Ints
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import built_in, columns_of, priced_calls, sheet_rows
+from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.backends.base import bound_name
 from tracelens.trace.table import HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.types.signature import recorded_text
 from tracelens.types.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
-
-if TYPE_CHECKING:
-    from tracelens.analysis.energy import EventEnergy
-    from tracelens.analysis.loaded_trace import Trace
-    from tracelens.analysis.sheets.context import HostContext, SheetContext
 
 KERNEL_SUMMARY_TITLE = "kernel_summary"
 
