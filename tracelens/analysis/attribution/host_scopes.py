@@ -377,20 +377,20 @@ def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: Boo
         frame = frame.assign(is_recompute=repeated[rows])
     if not tree.table.has_stacks:
         return frame
-    modules, stacks = (np.array(texts, object) for texts in _places(tree, rows))
+    modules, stacks = (np.array(texts, object) for texts in places_of(tree, rows))
     return frame.assign(parent_module=modules, call_stack=stacks)
 
 
 def places_around(tree: OpTree, row: int) -> tuple[str | None, str | None]:
     """(``parent_module``, ``call_stack``) of an op, or of its forward op where it has neither."""
-    if not tree.table.has_stacks:
-        return None, None
-    (module,), (stack,) = _places(tree, np.array([row], np.int64))
+    (module,), (stack,) = places_of(tree, np.array([row], np.int64))
     return module, stack
 
 
-def _places(tree: OpTree, rows: Ints) -> tuple[list[str | None], list[str | None]]:
-    """(``parent_module``, ``call_stack``) of each row."""
+def places_of(tree: OpTree, rows: Ints) -> tuple[list[str | None], list[str | None]]:
+    """(``parent_module``, ``call_stack``) of each row; None where not recorded, and for row -1."""
+    if not tree.table.has_stacks:
+        return [None] * len(rows), [None] * len(rows)
     modules, stacks = _around(tree, rows)
     alone = np.array([not modules[i] or not stacks[i] for i in range(len(rows))], bool)
     if alone.any():

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.host_scopes import places_around
+from tracelens.analysis.attribution.host_scopes import places_of
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.rule import MIN_GAIN, Candidate, Claimed, Observed, Rule, RuleFailure
 from tracelens.analysis.idle.dependencies import MOST_OF_FILE, Changes, SteadyStep, parts_of
@@ -336,7 +336,7 @@ def findings(context: SheetContext, extensions: Sequence[Extension] = ()) -> Fou
     seen = Observed(context)
     ranking = _ranking(seen, extensions)
     return Found(
-        findings=tuple(_finding(seen, each, ranking.of_op) for each in ranking.ranked),
+        findings=tuple(_findings(seen, ranking)),
         together=_together(seen, ranking),
         without_gain=tuple(_without_gain(seen, each) for each in ranking.without_gain),
         failures=ranking.failures,
@@ -346,7 +346,14 @@ def findings(context: SheetContext, extensions: Sequence[Extension] = ()) -> Fou
 def findings_and_claims(seen: Observed, extensions: Sequence[Extension] = ()) -> list[tuple[Finding, Claimed]]:
     """The findings, each with the parts of the window that it says can go."""
     ranking = _ranking(seen, extensions)
-    return [(_finding(seen, each, ranking.of_op), each.claimed) for each in ranking.ranked]
+    return list(zip(_findings(seen, ranking), (each.claimed for each in ranking.ranked), strict=True))
+
+
+def _findings(seen: Observed, ranking: _Ranking) -> Iterator[Finding]:
+    rows = [-1 if each.candidate.row is None else each.candidate.row for each in ranking.ranked]
+    places = zip(*places_of(seen.tree, np.array(rows, np.int64)), strict=True)
+    for each, (module, stack) in zip(ranking.ranked, places, strict=True):
+        yield _finding(seen, each, Place(module=module, call_stack=stack), ranking.of_op)
 
 
 def _ranking(seen: Observed, extensions: Sequence[Extension]) -> _Ranking:
@@ -495,7 +502,7 @@ def _shapes(seen: Observed, candidate: Candidate) -> str | None:
     return candidate.shapes
 
 
-def _finding(seen: Observed, ranked: _Ranked, of_op: Counter[tuple[str, str | None]]) -> Finding:
+def _finding(seen: Observed, ranked: _Ranked, place: Place, of_op: Counter[tuple[str, str | None]]) -> Finding:
     rule, candidate, claimed, gain = ranked.rule, ranked.candidate, ranked.claimed, ranked.gain
     per_us = NS_PER_US * seen.steps
     whole, left = (int(seen.time.own_ns[part].sum()) for part in (candidate.claimed.part, claimed.part))
@@ -504,7 +511,6 @@ def _finding(seen: Observed, ranked: _Ranked, of_op: Counter[tuple[str, str | No
     if taken > _MUCH_TAKEN:
         why += f"; {percent(taken)} of this time is counted above"
         figures = (*figures, Said(what="counted above", value=taken, unit="share"))
-    module, stack = (None, None) if candidate.row is None else places_around(seen.tree, candidate.row)
     high = 0.0 if gain is None else max(gain, seen.once(ReplayedGain).gain_ns([(claimed, claimed.high_ns)]))
     limited_by, limit_figures = (None, ()) if gain is None else _limited(seen, ranked)
     return Finding(
@@ -518,9 +524,7 @@ def _finding(seen: Observed, ranked: _Ranked, of_op: Counter[tuple[str, str | No
         computed=candidate.computed,
         certainty=candidate.certainty,
         why=why,
-        where=Place(
-            shapes=_shapes(seen, candidate), module=module, call_stack=stack, share=left / max(1, seen.window_ns)
-        ),
+        where=replace(place, shapes=_shapes(seen, candidate), share=left / max(1, seen.window_ns)),
         time_us=left / per_us,
         figures=figures,
         evidence=candidate.evidence,
