@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -20,23 +19,6 @@ from tracelens.registry import mark
 from tracelens.types.records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _Pandas:
-    """``pandas``, imported when something of it is first asked for: that takes longer than a small trace does."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(import_module("pandas"), name)
-        setattr(self, name, found)
-        return found
-
-
-if TYPE_CHECKING:
-    import pandas
-
-    pd = pandas
-else:
-    pd = _Pandas()
 
 #: How a column is shown beyond its number format.
 Look = Literal["plain", "share", "of_limit"]

@@ -11,12 +11,11 @@ from tracelens.analysis.attribution.steps import device_steps
 from tracelens.errors import UsageError
 from tracelens.extensions import Extension, detect_bundled, load_extension
 from tracelens.files.memory_limit import end_stage
-from tracelens.schema import pd
 from tracelens.trace.links import needed_flows
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import NS_PER_US
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +34,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns, resolved
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens.types.records import Record, pd
 
 #: Sizes that are the same in all rows of a grid.
 _Key = tuple[float, ...]
@@ -89,8 +86,6 @@ def read_grids(
     """Grids over ``axes`` by the columns ``same``, which must be equal; ``rows_of`` takes both and ``latency`` from a
     file. InputError for a file that is no such table.
     """
-    import pandas as pd
-
     tables = []
     for path in paths:
         try:

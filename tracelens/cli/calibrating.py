@@ -14,6 +14,7 @@ from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import read_table
 from tracelens.files.safe_text import markdown_text
 from tracelens.files.say import emit, say, say_lines, say_table, with_progress
+from tracelens.types.records import pd
 
 if TYPE_CHECKING:
     from tracelens.backends.kernels.kernel_costs import KernelTable
@@ -45,8 +46,6 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
 
 def _cluster(args: argparse.Namespace) -> int:
-    import pandas as pd
-
     from tracelens.backends.base import System
     from tracelens.predict.calibration.cluster_calibration import calibrate_cluster, cluster_file
     from tracelens.predict.network.cluster import Cluster

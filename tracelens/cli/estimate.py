@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.option_fields import byte_count, integer
 from tracelens.files.say import emit, say, say_table
+from tracelens.types.records import pd
 from tracelens.types.units import shown_rate
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.backends.base import System
     from tracelens.predict.estimation.communication import CommunicationEstimate
     from tracelens.predict.estimation.estimate import OperationEstimate

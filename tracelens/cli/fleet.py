@@ -15,10 +15,9 @@ from tracelens.files.option_fields import add_options, option, options_of, outpu
 from tracelens.files.say import Progress, emit, say
 from tracelens.report import ReportOptions
 from tracelens.schema import IDENTIFIER, KEYS
+from tracelens.types.records import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.files.sql import ReadyQuery
     from tracelens.report.result import Report
 

@@ -19,6 +19,7 @@ from tracelens.files.atomic_write import refuse_file_name, write_whole
 from tracelens.files.option_fields import arguments_of, given_options, option, options_of, refuse_unread
 from tracelens.files.say import emit, say, say_lines
 from tracelens.predict.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
+from tracelens.types.records import pd
 
 if TYPE_CHECKING:
     from tracelens.laboratory.scenarios import ScenarioComparison
@@ -357,8 +358,6 @@ def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
 
 
 def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
-    import pandas as pd
-
     from tracelens.laboratory.scenarios import figures
     from tracelens.report.export import frame_json, refuse_unknown, write_frame
     from tracelens.report.serving_report import scenarios_text

@@ -7,14 +7,12 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tracelens.files.safe_text import csv_cell
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens.types.records import pd
 
 Value: TypeAlias = str | bool | int | float | None
 

@@ -17,25 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tracelens.errors import InputError, OutputError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.memory_limit import before_reading, end_stage
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pandas  # what other modules import
-    import pandas as pd
 
     Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
-else:
-
-    class _Pandas:
-        """Stands for pandas, which is imported once a name of it is asked for: a step is projected in less time."""
-
-        def __getattr__(self, name: str) -> Any:
-            import pandas
-
-            return getattr(pandas, name)
-
-    pandas = _Pandas()
 
 #: Below 2**53: exact as a floating-point number.
 LARGEST = 1e15
@@ -110,8 +97,6 @@ def place(table: str, row: int, column: str) -> str:
 
 def read_table(path: Path) -> pd.DataFrame:
     """A CSV or Parquet file. InputError for one that is none, or Parquet without the package for it."""
-    import pandas as pd
-
     before_reading(path)
     try:
         table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
@@ -157,7 +142,6 @@ def reason(error: BaseException) -> str:
 def numbers(table: pd.DataFrame, column: str, kind: Number) -> Floats:
     """A column's numbers, NaN where a cell is not what ``kind`` allows: ``faults`` says which and why."""
     import numpy as np
-    import pandas as pd
 
     cells = table[column]
     if cells.dtype != object and pd.api.types.is_numeric_dtype(cells):
@@ -211,7 +195,6 @@ def text_codes(
 ) -> tuple[np.ndarray[Any, np.dtype[np.intp]], list[str]]:
     """The place of each cell's text in a list of texts, and the list; as ``texts``."""
     import numpy as np
-    import pandas as pd
 
     cells = table[column]
     if pd.api.types.infer_dtype(cells, skipna=True) == "string":

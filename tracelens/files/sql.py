@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import reason
 from tracelens.files.memory_limit import command_limit, unrefused
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import BYTES_PER_GB
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.schema import ColumnSet
 
 #: What a statement may take for sorting and joining (1e9 bytes), where the command may take as much.
@@ -64,8 +62,6 @@ def typed(frame: pd.DataFrame | None, columns: ColumnSet) -> pd.DataFrame:
 
     Texts are VARCHAR, counts and identifiers BIGINT, flags BOOLEAN, all others DOUBLE.
     """
-    import pandas as pd
-
     made: dict[str, Any] = {}
     rows = pd.RangeIndex(0 if frame is None else len(frame))
     for key, column in columns.items():

@@ -23,12 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.files.data_table import pandas as pd
 from tracelens.laboratory.paper_systems import Candidates, PaperSystem, enumerate_candidates, paper_shape, paper_system
 from tracelens.predict.projection.projection_options import STRATEGIES, PaperAttention, Strategy
 from tracelens.predict.projection.search import Constraints, Feasible
 from tracelens.predict.projection.search.space import AlignedColumns, Shape, distinct
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.data_table import pandas as pd
 from tracelens.files.documents import expected
 from tracelens.files.memory_limit import before_reading
+from tracelens.types.records import pd
 
 _MOST_BYTES = 2**28
 _WHAT = "results of the published search (.npy)"

@@ -15,12 +15,10 @@ import numpy as np
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.report.markup import COLORS, Content, Markup, joined, log_ticks, round_ticks, tag
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import S_PER_DAY, shown_ms, shown_rate, shown_share
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.analysis.page_charts import Roofs
 
 #: Colors of the style sheet: c0 to c7, and ``rest``.

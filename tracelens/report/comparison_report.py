@@ -22,11 +22,10 @@ from tracelens.report.document import head, prose, section
 from tracelens.report.export import meanings
 from tracelens.report.markup import Markup, Section, framed, headings, joined, table, tag
 from tracelens.schema import column_title
+from tracelens.types.records import pd
 from tracelens.types.units import NS_PER_MS, shown_percent, signed_ms
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.comparison.compared import Change, ComparedRow, Comparison, RowSide, SideSummary
 
 _WIDTH = 120
@@ -213,8 +212,6 @@ _MOST_KERNELS = 5
 
 def comparison_tables(found: Comparison) -> dict[str, pd.DataFrame]:
     """``changes``, ``rows``, ``unchanged``, ``sides``, and ``ranks`` and ``gates`` where there are any."""
-    import pandas as pd
-
     sides: list[tuple[Any, ...]] = [("step_ms", found.a.step_ms, found.b.step_ms), ("change_ms", None, found.change_ms)]
     sides += [(key, getattr(found.a, key), getattr(found.b, key)) for key in _SIDE_KEYS]
     if (energy := found.energy) is not None:

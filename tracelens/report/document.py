@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from tracelens.files.cells import plain_values
 from tracelens.files.safe_text import short_kernel_name, terminal_text
 from tracelens.report.markup import Content, Markup, Section, framed, joined, tag
 from tracelens.report.markup import table as scrolled
 from tracelens.schema import column_title
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import shown_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Longest text of a cell; kernel names of templates can have thousands of characters.
 MAX_TEXT = 500

@@ -6,17 +6,14 @@ import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelens.analysis.reading.process_groups import EVERY_ROW
 from tracelens.analysis.verdict.summary import DeviceSummary, SummaryFigure
 from tracelens.files.cells import plain_value
 from tracelens.perf_models.base import PerfModel
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens.types.records import Record, pd
 
 
 class Explanation(Record, frozen=True, kw_only=True):

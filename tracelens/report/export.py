@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -20,9 +20,7 @@ from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json
 from tracelens.report.json_report import OTLP, Labels, Metric, exposition, otlp_line
 from tracelens.schema import column_title
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens.types.records import pd
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:

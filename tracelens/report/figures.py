@@ -6,17 +6,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import compress
-from typing import TYPE_CHECKING
 
 from tracelens.analysis.verdict import summary as verdict
 from tracelens.backends.base import bound_name
 from tracelens.files.cells import Value, plain_values
 from tracelens.files.safe_text import clipped, display_width, short_kernel_name, terminal_text
 from tracelens.files.say import terminal_width
+from tracelens.types.records import pd
 from tracelens.types.units import GB_PER_TB, counted, shown_figure, shown_ms, shown_percent, shown_rate, shown_share
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def bound_text(row: verdict.CategoryRow) -> str:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from tracelens.report.charts import bars, line_chart
 from tracelens.report.document import Document, heat_map, section, table
 from tracelens.report.markup import Section, tag
+from tracelens.types.records import pd
 from tracelens.types.units import US_PER_MS
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pandas as pd
 
     from tracelens.report.assembly import Sheet
 
@@ -146,8 +146,6 @@ def score_page(
     name: str, lines: Sequence[Sequence[str]], words: Sequence[str], errors: Mapping[str, npt.NDArray[np.float64]]
 ) -> bytes:
     """``lines``: heads, all points, then groups of them; ``words``: what heads say; ``errors``: by area, ascending."""
-    import pandas as pd
-
     heads, *scores = lines
     first = dict(zip(heads, scores[0], strict=True))
     tiles = [

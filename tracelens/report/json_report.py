@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from os import PathLike
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -26,11 +26,8 @@ from tracelens.files.cells import Value, plain_records, plain_tree, plain_values
 from tracelens.files.documents import json_encoded
 from tracelens.files.safe_text import escaped_json, json_safe, terminal_text
 from tracelens.report.figures import bound_sentence, first_fix
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import US_PER_S
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA, BRIEF_SCHEMA = "tracelens.report/2", "tracelens.report.brief/2"
 #: What the brief form says of a finding.

@@ -15,10 +15,10 @@ from tracelens.report import page_findings, page_sections
 from tracelens.report.assembly import Sheet
 from tracelens.report.charts import color_classes
 from tracelens.report.markup import COLORS, Markup, asset, joined, tag
+from tracelens.types.records import pd
 from tracelens.types.units import NS_PER_MS, US_PER_MS
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 

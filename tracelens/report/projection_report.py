@@ -17,11 +17,10 @@ from tracelens.report import charts
 from tracelens.report.charts import bars, legend, stacked_bars
 from tracelens.report.document import Document, picture, section, table
 from tracelens.report.markup import Markup, round_ticks, tag
+from tracelens.types.records import pd
 from tracelens.types.units import BYTES_PER_GB, US_PER_MS, counted, shown_change, shown_figure, shown_percent
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.predict.projection.job import Run
     from tracelens.predict.projection.project import Result
     from tracelens.predict.projection.search.request import Answer, Reason

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -26,10 +26,8 @@ from tracelens.files.say import aligned
 from tracelens.report.assembly import NamedSheets, refuse_folder, sheets_of
 from tracelens.schema import KEYS
 from tracelens.trace.reading.read import FLIGHT_RECORDER
+from tracelens.types.records import pd
 from tracelens.types.units import NS_PER_US, US_PER_MS, counted, shown_figure
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA = "tracelens.collectives/2"
 XLSX, HTML, JSON, CSV = "collectives.xlsx", "collectives.html", "collectives.json", "csv"

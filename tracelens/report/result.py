@@ -21,10 +21,9 @@ from tracelens.report.assembly import Analyzed, NamedSheets, assemble, by_title,
 from tracelens.report.json_report import brief_document, json_bytes, otlp_json, prometheus_text, write_json
 from tracelens.report.terminal import verdict
 from tracelens.schema import KEYS
+from tracelens.types.records import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.laboratory.report_laws import SelfCheck
     from tracelens.report.explanation import Explanation
     from tracelens.report.notebook import Plots
@@ -59,8 +58,6 @@ class Report(NamedSheets):
     @property
     def ops(self) -> pd.DataFrame:
         """``report["ops"]``: distinct op calls, longest first (all columns: ``unified_perf_summary``)."""
-        import pandas as pd
-
         title = perf_summary.PERF_SUMMARY_TITLE
         return self[title] if title in self else pd.DataFrame()
 
@@ -75,8 +72,6 @@ class Report(NamedSheets):
         return explain({str(key): value for key, value in self._op_row(row).items()}, self.summary.device)
 
     def _op_row(self, row: pd.Series | int | str) -> pd.Series:
-        import pandas as pd
-
         sheet = by_title(self.sheets, perf_summary.UNIFIED_PERF_SUMMARY_TITLE)
         ops = pd.DataFrame() if sheet is None else sheet.frame
         if isinstance(row, str):

@@ -16,11 +16,10 @@ from tracelens.report.charts import bars, line_chart, stacked_bars
 from tracelens.report.document import Document, section, table
 from tracelens.report.export import frame_json, write_frame
 from tracelens.report.markup import Markup, tag
+from tracelens.types.records import pd
 from tracelens.types.units import MS_PER_S, counted, shared_by_all, shown_figure, shown_share
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.laboratory.scenarios import ScenarioComparison
     from tracelens.predict.serving.best_deployment import DeploymentPlan, Planned
     from tracelens.predict.serving.experiment import ServingResult

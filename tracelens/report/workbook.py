@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -25,11 +25,8 @@ from tracelens.report.assembly import Sheet
 from tracelens.report.xlsx_file import Chart, ColumnStyles, Note, Style, Styles, Worksheet, edge, font, solid
 from tracelens.schema import COUNT, MS, TEXT, US, TableColumn, column_title
 from tracelens.schema import PERCENT as PERCENT_OF_100
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import FLOPS_PER_TFLOP
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PERCENT, _MS = "0.0%", "#,##0.000"
 

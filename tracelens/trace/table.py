@@ -9,18 +9,15 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.trace.narrow_columns import Column, keep_narrow
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.signature import DeviceProperties, OpSignature, ShapeSlot, freeze
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: The arguments every op may have, in the order of a signature's first four parts.
 ARGUMENT_KEYS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
@@ -570,8 +567,6 @@ class TraceTable:
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a DataFrame, codes spelled out; times in ns (exact) and in µs."""
-        import pandas as pd
-
         pids = np.array([pid for pid, _ in self.lanes], object)
         tids = np.array([tid for _, tid in self.lanes], object)
         return pd.DataFrame(

@@ -4,6 +4,7 @@ The standard library compiles the methods of each class while it is imported: 35
 so, and 8 ms here. A record says ``frozen`` and ``kw_only`` in its header, and ``dict`` where it has a
 ``cached_property``. ``fields``, ``replace`` and ``asdict`` of ``dataclasses`` take records too.
 What has ``metadata``, or fields that are not shown or compared, is a dataclass of the standard library.
+``pd`` is pandas, for tables of records.
 """
 
 from __future__ import annotations
@@ -11,10 +12,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import NODEFAULT, Struct, StructMeta
+
+
+class _Pandas:
+    """``pandas``, imported when something of it is first asked for: that takes longer than a small trace does."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(import_module("pandas"), name)
+        setattr(self, name, found)
+        return found
+
+
+if TYPE_CHECKING:
+    import pandas
+
+    pd = pandas
+else:
+    pd = _Pandas()
 
 _T = TypeVar("_T", bound="RecordType")
 #: What ``dataclasses.dataclass`` sets, and a record has.

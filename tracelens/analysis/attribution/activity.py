@@ -12,11 +12,10 @@ from tracelens.analysis.grouping import Codes, distinct_rows, first_of_each, num
 from tracelens.analysis.intervals import Bools, Floats, Ints, Spans, union_by_group, union_ns
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
-from tracelens.schema import pd
 from tracelens.trace.narrow_columns import narrowed
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import NS_PER_US
 
 

@@ -12,11 +12,10 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.grouping import Codes, distinct_rows, last_begun, order_by
 from tracelens.analysis.intervals import Bools, Ints, union_by_group
-from tracelens.schema import pd
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree, innermost
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import NS_PER_US
 
 # "<built-in method copy_ of Tensor object at 0x7f22b7f651d0>": another text for every tensor.

@@ -15,10 +15,9 @@ from tracelens.analysis.grouping import Codes, numbered
 from tracelens.analysis.intervals import Bools, Floats, Ints, Spans, idle_spans, idle_within, union_by_group, union_ns
 from tracelens.errors import UsageError
 from tracelens.perf_models.kernels import copy_path
-from tracelens.schema import pd
 from tracelens.trace.table import XLA_STEPS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import NS_PER_US
 
 #: When work was launched that was in the queue as recording began.

@@ -47,10 +47,9 @@ from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
 from tracelens.analysis.intervals import Bools, Covered, Floats, Ints, Spans, idle_within, intersections
 from tracelens.errors import UsageError
 from tracelens.files.compiled import address, library
-from tracelens.schema import pd
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import NS_PER_US
 
 COMPUTATION = "computation"

@@ -18,11 +18,10 @@ from tracelens.analysis.attribution.host_time import HOST_CAUSES, HostCalls, Hos
 from tracelens.analysis.attribution.steps import LONGEST_LATENCY_NS
 from tracelens.analysis.grouping import Codes, by_number, distinct_rows, numbered
 from tracelens.analysis.intervals import Bools, Ints, Spans, idle_within, intersections
-from tracelens.schema import pd
 from tracelens.trace.narrow_columns import Column, narrowed
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import NS_PER_US
 
 #: When an event was launched if neither its launch nor a bound of it is known.

@@ -21,9 +21,8 @@ from tracelens.analysis.grouping import Codes
 from tracelens.analysis.intervals import Bools, Floats, Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.perf_models import inference_attention
-from tracelens.schema import pd
 from tracelens.trace.table import Kind, RowColumn, TraceTable
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:

@@ -26,11 +26,10 @@ from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.errors import UsageError
 from tracelens.perf_models.collective import COMBINE, DISPATCH, Collective, EPComm, bus_factor
 from tracelens.predict.network.deepep import DEFAULT_SMS, Exchanges, distinct
-from tracelens.schema import pd
 from tracelens.trace.table import Kind, ProcessGroup, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.signature import OpSignature, parse_literal
 from tracelens.types.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tracelens import schema
 from tracelens.registry import Registry, modules_below
-from tracelens.schema import pd
+from tracelens.types.records import pd
 
 Frame = Callable[[Any], "pd.DataFrame | None"]
 

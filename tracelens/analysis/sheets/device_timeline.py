@@ -15,9 +15,9 @@ from tracelens.analysis.intervals import Covered, Floats, Ints
 from tracelens.analysis.reading.engine_steps import by_phase, iterations
 from tracelens.analysis.sheets import built_in, sheet_rows
 from tracelens.analysis.verdict.summary import Unanswered
-from tracelens.schema import pd
 from tracelens.trace.provenance import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
+from tracelens.types.records import pd
 from tracelens.types.units import NS_PER_US, US_PER_S
 
 if TYPE_CHECKING:

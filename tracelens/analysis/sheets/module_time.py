@@ -15,10 +15,9 @@ from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.grouping import first_of_each, last_begun, numbered
 from tracelens.analysis.intervals import Bools, Ints
 from tracelens.analysis.sheets import built_in, sheet_rows
-from tracelens.schema import pd
 from tracelens.trace.table import XLA_PROGRAMS, Kind, RowColumn, TraceTable, has_host_time
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import NS_PER_US, US_PER_S
 
 if TYPE_CHECKING:

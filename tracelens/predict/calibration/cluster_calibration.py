@@ -13,12 +13,11 @@ from tracelens.backends.base import System
 from tracelens.backends.collective_times import MessageColumns, message_us
 from tracelens.errors import InputError
 from tracelens.files.data_table import TIME, faults, measured_rows, numbers, texts
-from tracelens.files.data_table import pandas as pd
 from tracelens.predict.calibration.device import Floats, Mask, mean_error, quoted, replaced_tables, rounded
 from tracelens.predict.calibration.fitting import Bounds, Fit, fitted, logarithmic
 from tracelens.predict.estimation.communication import SIZES, collective_groups, plain_word, system_name
 from tracelens.predict.network.topology import Tier, Topology
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import BYTES_PER_MB
 
 #: What a column of times is called, and how many us its unit has; ``time-o`` is nccl-tests' out of place.

@@ -20,14 +20,13 @@ from tracelens.backends.kernels import kernel_table
 from tracelens.backends.kernels.kernel_costs import KernelRates, KernelTable, chosen_constants, constants_of_device
 from tracelens.errors import UsageError
 from tracelens.files.data_table import is_file_name, shown
-from tracelens.files.data_table import pandas as pd
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import KernelConstants
 from tracelens.predict.calibration.device import LEAST_GROUPS, FitOutcome, quoted, replaced_tables, rounded
 from tracelens.predict.calibration.fitting import MeasuredCalls, fitted_fresh, fitted_norm
 from tracelens.predict.calibration.measurements import of_device as rows_of_device
 from tracelens.predict.estimation.table_kinds import batches, kernel_size_faults
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 #: What a column of times is called, and how many us its unit has.

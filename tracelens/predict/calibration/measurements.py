@@ -25,7 +25,6 @@ from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.errors import InputError, UsageError
 from tracelens.extensions import load_extension
 from tracelens.files.data_table import COUNT, TIME, is_file_name, measured_rows, numbers, texts
-from tracelens.files.data_table import pandas as pd
 from tracelens.files.documents import REPORT, expected, json_of, report_ops
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel, WorkColumns
@@ -33,6 +32,7 @@ from tracelens.predict.calibration.device import Mask, Measured, MeasuredPart
 from tracelens.predict.estimation.estimate import ESTIMATED
 from tracelens.predict.estimation.table_kinds import KINDS, size_faults, with_sizes
 from tracelens.trace.table import signature_of_lists
+from tracelens.types.records import pd
 from tracelens.types.signature import OpSignature, freeze
 from tracelens.types.units import NS_PER_US
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import FIRST_ROW, Number, is_blank, read_table
-from tracelens.files.data_table import pandas as pd
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 #: Pairs of columns that files have, measured and predicted, with the bounds of an interval; the first that is there is
 #: scored, and each of ``ENERGY_PAIRS``.

@@ -20,13 +20,12 @@ from tracelens.backends.collective_times import (
 )
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
-from tracelens.files.data_table import pandas as pd
 from tracelens.perf_models.collective import Collective, bus_factor
 from tracelens.predict.network.algorithms import algorithms, bound_us
 from tracelens.predict.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
 from tracelens.predict.network.deepep import bound_us as exchange_bound_us
 from tracelens.predict.network.topology import Group, Topology
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import GB_PER_S_IN_BYTES_PER_US
 
 #: Ranks of a node in the tables of DeepEP's measurements.

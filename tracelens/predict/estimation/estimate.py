@@ -22,7 +22,6 @@ from tracelens.backends.roofline_and_tile import POWER_BASIS, POWER_FIGURES, pow
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.errors import UsageError
 from tracelens.files.data_table import is_file_name, texts
-from tracelens.files.data_table import pandas as pd
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import WorkColumns
@@ -30,7 +29,7 @@ from tracelens.predict.estimation import table_kinds
 from tracelens.predict.estimation.communication import estimate_collectives, estimate_exchanges, require_columns
 from tracelens.predict.estimation.table_kinds import KINDS, LIBRARIES, TableKind
 from tracelens.types.dtypes import DType, Precision
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 Column: TypeAlias = np.ndarray[Any, np.dtype[Any]]

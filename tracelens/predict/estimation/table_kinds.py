@@ -19,11 +19,10 @@ from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.gemm_tiles import EXPERT_BLOCKS, GEMMColumns, MoEColumns
 from tracelens.errors import UsageError
 from tracelens.files.data_table import COUNT, LARGEST, SIZE, Number, faults, is_blank, numbers, shown, text_codes, texts
-from tracelens.files.data_table import pandas as pd
 from tracelens.predict.estimation.communication import require_columns
 from tracelens.predict.workload.expert_placement import eplb
 from tracelens.predict.workload.token_routing import expert_loads
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 #: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
 DRAWS = 8

@@ -11,7 +11,6 @@ from pathlib import Path
 from tracelens.backends.base import Backend, System
 from tracelens.backends.measured import EFFICIENCY, MEASURED, MeasuredBackend, MeasuredStep, key_of
 from tracelens.errors import InputError, UsageError
-from tracelens.files.data_table import pandas as pd
 from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.perf_models import WorkColumns
 from tracelens.predict.projection.chunk_timing import Transfer
@@ -19,7 +18,7 @@ from tracelens.predict.projection.overheads import PLAIN
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.model_config import ModelConfig
 from tracelens.predict.workload.parallel_config import ParallelConfig
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import US_PER_S
 
 #: What a breakdown calls the share of a step that only the measured one explains.

@@ -16,7 +16,6 @@ from typing import Any
 
 from tracelens.backends.base import System
 from tracelens.errors import TracelensError, UsageError
-from tracelens.files.data_table import pandas as pd
 from tracelens.files.option_fields import build_options, takes
 from tracelens.files.say import with_progress
 from tracelens.hardware.power import Facility, FacilityEnergy, beyond_design
@@ -34,7 +33,7 @@ from tracelens.predict.workload.model_config import ModelConfig, unread_weights
 from tracelens.predict.workload.parallel_config import ParallelConfig
 from tracelens.predict.workload.rank_ops import RankOp
 from tracelens.predict.workload.token_routing import Skew
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import BYTES_PER_GB, NS_PER_US, US_PER_S
 
 _KINDS = ("tp", "cp", "ep", "fsdp", "dp", "pp")

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from tracelens.backends import System
 from tracelens.errors import UsageError
-from tracelens.files.data_table import pandas as pd
 from tracelens.files.say import with_progress
 from tracelens.predict.serving.costs import FS_PER_US, Chunk, StageWork, StepCost
 from tracelens.predict.serving.deployment import Deployment
@@ -32,7 +31,7 @@ from tracelens.predict.serving.requests import Lengths
 from tracelens.predict.serving.serving_options import ServingConfig
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.model_config import weights_of_name
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import MS_PER_S
 
 _FS_PER_S = FS_PER_US * 1e6

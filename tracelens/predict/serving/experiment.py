@@ -13,7 +13,6 @@ import msgspec
 
 from tracelens.backends import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
-from tracelens.files.data_table import pandas as pd
 from tracelens.files.documents import normalized, settings_of
 from tracelens.files.option_fields import build_options, takes
 from tracelens.files.say import with_progress
@@ -49,7 +48,7 @@ from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.model_config import weights_of_name
 from tracelens.predict.workload.token_routing import Skew
 from tracelens.types.dtypes import DType
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import duration_s, shown_share
 
 

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tracelens.errors import UsageError
-from tracelens.files.data_table import pandas as pd
 from tracelens.files.say import with_progress
 from tracelens.perf_models import PerfModel
 from tracelens.predict.serving.costs import Mix, StepCost
@@ -28,7 +27,7 @@ from tracelens.predict.serving.profile import ProfileCost
 from tracelens.predict.serving.requests import Lengths
 from tracelens.predict.serving.serving_options import ServingConfig
 from tracelens.predict.serving.simulation import Outcome
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 from tracelens.types.units import MS_PER_S
 
 #: MLPerf Inference's limits for Llama 2 70B, interactive (mlcommons/inference, submission checker of v6.0), which 99 of

@@ -30,11 +30,9 @@ from tracelens.files.memory_limit import before_reading
 from tracelens.files.safe_text import trace_name
 from tracelens.files.sql import merge_files, query_files, typed
 from tracelens.trace.reading.read import is_job_log
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.analysis.analyze import Analysis
 
 MARK, PARTS, MERGED, _MAKING = "lake.json", "parts", "merged", "making"

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.files.data_table import pandas as pd
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 C = TypeVar("C")
 Floats = npt.NDArray[np.float64]

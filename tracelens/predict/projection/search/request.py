@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 
 from tracelens.errors import InputError, TracelensError, UsageError
-from tracelens.files.data_table import pandas as pd
 from tracelens.files.executors import outcomes
 from tracelens.files.option_fields import BACKENDS, build_options, takes
 from tracelens.predict.projection.frameworks import Residuals, named
@@ -48,7 +47,7 @@ from tracelens.predict.projection.search.systems import AS_THEY_ARE, Figures, lo
 from tracelens.predict.projection.search.whole_step import CorrectedRules
 from tracelens.predict.projection.step import Projection, project
 from tracelens.predict.workload.parallel_config import PrecisionName
-from tracelens.types.records import Record
+from tracelens.types.records import Record, pd
 
 #: Schedules that only the event graph knows.
 _FURTHER = ("zb-1p", "v-half", "v-min", "dualpipe")

@@ -8,16 +8,14 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 
 from tracelens.trace.reading.source import Array, Ints, RowBlocks, Source, coded, own_correlation, reader
 from tracelens.trace.table import Recorder, TraceTable
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracelens.types.records import pd
 
 _CATEGORY_OF_PREFIX = (("HIP", "hip_runtime"), ("HSA", "hsa_runtime"), ("RCCL", "rccl_runtime"))
 _DIRECTION = re.compile(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
@@ -263,8 +261,6 @@ def _beside(path: Path) -> list[Path]:
 
 def _frame(content: bytes) -> pd.DataFrame | None:
     """The table as texts; None where it is none."""
-    import pandas as pd
-
     try:
         return pd.read_csv(
             io.BytesIO(content), dtype=str, keep_default_na=False, on_bad_lines="skip", encoding_errors="replace",
