@@ -271,20 +271,20 @@ CURVE = [*BASE[:5], "--input", "200", "--output-tokens", "20", "--max-num-seqs",
 
 def test_without_a_load_the_answer_is_how_many_requests_the_server_holds(capsys, tmp_path):
     table, folder = tmp_path / "curve.csv", tmp_path / "curve"
-    assert main([*CURVE, "--slo", "tpot=7.8ms", "-o", str(table)]) == 0
+    assert main([*CURVE, "--slo", "tpot=8ms", "-o", str(table)]) == 0
     out = capsys.readouterr().out
     rows = pd.read_csv(table)
     kept = rows[rows.keeps_slo]
     held = kept.iloc[-1]
     assert f"holds up to {held.concurrency} requests at once within the SLO, " in out.splitlines()[0]
     assert f"{held.requests_per_s:.4g} requests/s" in out.splitlines()[0]
-    assert (kept.tpot_p99_ms <= 7.8).all()
-    assert (rows[~rows.keeps_slo].tpot_p99_ms > 7.8).all()
+    assert (kept.tpot_p99_ms <= 8).all()
+    assert (rows[~rows.keeps_slo].tpot_p99_ms > 8).all()
     assert f"The SLO breaks at {rows.concurrency[len(kept)]} requests at once: TPOT p99 " in out
-    assert "SLO: 99 % of requests within TPOT 7.8 ms (--slo)" in out
+    assert "SLO: 99 % of requests within TPOT 8 ms (--slo)" in out
     shown = out[out.index("at once  ") :].splitlines()
     assert [int(line.split()[0]) for line in shown[1 : len(rows) + 1]] == rows.concurrency.tolist()
-    assert main([*CURVE, "--slo", "tpot=7.8ms", "-o", str(folder), "--format", "json"]) == 0
+    assert main([*CURVE, "--slo", "tpot=8ms", "-o", str(folder), "--format", "json"]) == 0
     text = capsys.readouterr().out
     assert sorted(path.name for path in folder.iterdir()) == ["load_curve.csv", "summary.json"]
     assert text == (folder / "summary.json").read_text()

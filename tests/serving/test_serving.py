@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.predict.serving.costs import StepCost, steps_of
 from tracelens.predict.serving.deployment import Deployment, Engine, Parallelism, ServingPrecision, Speculation
 from tracelens.predict.serving.experiment import Experiment, ServingResult
-from tracelens.predict.serving.metrics import Objectives, duration_s, per_request, per_step, summary
+from tracelens.predict.serving.metrics import Objectives, duration_s, per_request, per_step, percentile_of, summary
 from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.predict.serving.simulation import Options, simulate
 from tracelens.predict.workload import ModelConfig
@@ -410,3 +411,16 @@ def test_heads_of_keys_that_tensor_ranks_cannot_share_are_refused_by_their_numbe
     ):
         tl.serve("phi-4", "h100", tp=4, **load)
     assert tl.serve("phi-4", "h100", tp=5, **load).summary["completed"] == 2
+
+
+@given(st.lists(st.floats(0.0, 100.0), min_size=1, max_size=300), st.floats(0.0, 100.0), st.sampled_from([90, 99]))
+def test_a_limit_is_kept_by_that_many_where_their_percentile_is_within_it(values, limit, percentile):
+    """99 of 100 at 1 and one at 9: p99 is 1, and 99 % keep a limit of 1."""
+    assert percentile_of(np.array([1.0] * 99 + [9.0]), 99) == 1.0
+    kept = sum(value <= limit for value in values)
+    assert (percentile_of(np.array(values), percentile) <= limit) == (100 * kept >= percentile * len(values))
+
+
+def test_the_median_of_two_is_between_them_and_of_none_unknown():
+    assert percentile_of(np.array([1.0, np.nan, 3.0]), 50) == 2.0
+    assert np.isnan(percentile_of(np.array([np.nan]), 99))

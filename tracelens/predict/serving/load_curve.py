@@ -22,7 +22,15 @@ from tracelens.files.say import with_progress
 from tracelens.perf_models import PerfModel
 from tracelens.predict.serving.costs import Mix, StepCost
 from tracelens.predict.serving.experiment import Experiment, ServingResult, deployment_of, experiment_of
-from tracelens.predict.serving.metrics import FS_PER_S, Objectives, energy_of, facility_figures, served_requests, within
+from tracelens.predict.serving.metrics import (
+    FS_PER_S,
+    Objectives,
+    energy_of,
+    facility_figures,
+    percentile_of,
+    served_requests,
+    within,
+)
 from tracelens.predict.serving.profile import ProfileCost
 from tracelens.predict.serving.requests import Lengths
 from tracelens.predict.serving.serving_options import ServingConfig
@@ -333,7 +341,7 @@ def _steady(result: ServingResult) -> dict[str, float | int | None]:
     rate = users * MS_PER_S / (e2e + pause)
     objectives = result.experiment.objectives or Objectives()
     times = {
-        f"{name}_p{part}_ms": float(served[f"{name}_ms"].quantile(part / 100))
+        f"{name}_p{part}_ms": percentile_of(served[f"{name}_ms"].to_numpy(float), part)
         for name in ("ttft", "tpot", "e2e")
         for part in (50, 99)
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -332,8 +333,17 @@ def _statistics(name: str, values: Floats) -> dict[str, float | int | None]:
     found: dict[str, float | int | None] = {f"{stem}_mean_{unit}": float(known.mean()) if len(known) else None}
     for percentile in _PERCENTILES:
         key = f"{stem}_p{percentile}_{unit}"
-        found[key] = float(np.percentile(known, percentile)) if len(known) else None
+        found[key] = percentile_of(known, percentile) if len(known) else None
     return found
+
+
+def percentile_of(values: Floats, percentile: int) -> float:
+    """Of the known values the median, or the least one that ``percentile`` of a hundred do not exceed: a limit that as
+    many keep is no lower. NaN where none is known.
+    """
+    known = values[~np.isnan(values)]
+    method: Literal["linear", "inverted_cdf"] = "linear" if percentile == 50 else "inverted_cdf"
+    return float(np.percentile(known, percentile, method=method)) if len(known) else math.nan
 
 
 def _gap_statistics(outcome: Outcome) -> dict[str, float | int | None]:
