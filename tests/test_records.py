@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import subprocess
+import sys
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -112,3 +114,10 @@ def test_a_dataclass_of_the_standard_library_derives_from_a_record(kind: type[GE
         made.m = 2
     with pytest.raises(TypeError):
         kind(m=1, n=2, to=1)
+
+
+def test_a_projected_step_needs_no_pandas() -> None:
+    """Modules name it for tables that a step has none of: importing it takes as long as the step."""
+    asked = "project --model llama3.1-8b --cluster h100 --gpus 8 --tp 2 --global-batch 8"
+    run = f"import sys; from tracelens.cli import main; main({asked.split()}); sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", run], capture_output=True).returncode == 0

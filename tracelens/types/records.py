@@ -13,13 +13,14 @@ import dataclasses
 import functools
 import inspect
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import NODEFAULT, Struct, StructMeta
 
 
-class _Pandas:
+class _Pandas(ModuleType):
     """``pandas``, imported when something of it is first asked for: that takes longer than a small trace does."""
 
     def __getattr__(self, name: str) -> Any:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     pd = pandas
 else:
-    pd = _Pandas()
+    pd = _Pandas("pandas")
 
 _T = TypeVar("_T", bound="RecordType")
 #: What ``dataclasses.dataclass`` sets, and a record has.
