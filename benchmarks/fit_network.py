@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracelens.backends.base import System
 from tracelens.predict.calibration.fitting import fitted, logarithmic
 from tracelens.predict.network.algorithms import bound_us, collective_us
 from tracelens.predict.network.deepep import (
@@ -158,6 +159,43 @@ def show_nccl(data: Path) -> None:
         ]
         print(f"| {name} | " + " | ".join(cells) + " |")
     show(found)
+
+
+def between_nodes(topology: Topology, c: Constants) -> Topology:
+    """The topology with latencies between nodes times ``hops``, and LL's share of the rate there."""
+    node, network = topology.tiers
+    protocols = tuple(
+        dataclasses.replace(
+            each, hop_us=each.hop_us * c["hops"], tree_hop_us=each.tree_hop_us * c["hops"],
+            rate_share=c["ll_share"] if each.name == "ll" else each.rate_share,
+        )
+        for each in network.link.protocols
+    )  # fmt: skip
+    link = dataclasses.replace(network.link, protocols=protocols)
+    return dataclasses.replace(topology, tiers=(node, dataclasses.replace(network, link=link)))
+
+
+def show_infiniband() -> None:
+    """All-reduces of 16 ranks in two nodes, published by others: each cluster by constants fitted on the others."""
+    table = pd.read_csv(Path(__file__).with_name("nccl_infiniband.csv"))
+    measured, rows = table["time_us"].to_numpy(float), table.groupby("cluster").indices
+    topologies = {name: System.load(name).topology for name in rows}
+
+    def model(c: Constants) -> Floats:
+        result = np.empty(len(table))
+        for name, chosen in rows.items():
+            size, topology = table["size"].to_numpy(float)[chosen], between_nodes(topologies[name], c)
+            result[chosen] = collective_us("all_reduce", size, Group(ranks=16), topology)[0]
+        return result
+
+    start, everything = {"hops": 1.0, "ll_share": 0.06}, np.ones(len(table), dtype=bool)
+    parts = [table["cluster"].to_numpy() == name for name in rows]
+    by_cluster = held_out(model, start, list(start), measured, parts, everything)
+    print("\n## NCCL over InfiniBand (nccl_infiniband.csv): fitted on the other clusters, and as the library's file is")
+    for name, chosen in rows.items():
+        as_is = errors(model(start), measured)
+        print(f"| {name} | {summary(by_cluster[chosen])} | {summary(as_is[chosen])} |")
+    show(fit(model, start, list(start), measured, everything))
 
 
 def show(constants: Mapping[str, float]) -> None:
@@ -343,6 +381,7 @@ def main() -> None:
     )
     data = parser.parse_args().data
     show_nccl(data)
+    show_infiniband()
     print("\n## DeepEP: mean/median/p90 of the error in %, on rows that were not fitted")
     print("One node: the other half of the shapes; several: of the SMs (normal) or of the experts (low latency)")
     print("| kernels | tokens | H200, 1 node | H100, 2 nodes | H100, 4 nodes | 2 nodes from 4 | 4 nodes from 2 |")
