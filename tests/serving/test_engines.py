@@ -264,6 +264,21 @@ def test_tensorrt_s_cache_is_as_narrow_as_quantized_checkpoints_say(
         assert PointSimulator(LIMITS, engine_named="ideal").cost(point).deployment.precision.kv == DType.parse(cached)
 
 
+def test_prompts_of_a_checkpoint_in_four_bits_throughout_take_less_time_than_of_one_with_attention_in_bf16() -> None:
+    """And decoding as long: the other pool's products stay as they were."""
+    row = {
+        **ROW, "mode": "disagg", "precision": "fp4", "source": "InferenceX run 1", "date": "2026-05-07", "isl": 8192,
+        "prefill_tp_size": 8, "decode_tp_size": 8, "concurrency": 1,
+    }  # fmt: skip
+    others = ({"date": "2026-03-13"}, {"system": "b200_sxm"}, {"precision": "fp8"}, {"source": "mine"}, {"mode": "agg"})
+    assert {point_of({**row, **other}).prompt_linear for other in others} == {""}
+    narrow = point_of(row)
+    wide = dataclasses.replace(narrow, prompt_linear="")
+    found, slower = PointSimulator(LIMITS).estimates([narrow, wide])
+    assert found.ttft_ms < 0.95 * slower.ttft_ms
+    assert found.tpot_ms == slower.tpot_ms
+
+
 def test_a_release_is_a_step_and_nothing_drifts_before_the_first_or_after_the_last(tmp_path: Path) -> None:
     """On gfx942 two releases; on gfx950 none, so the engine's own constants, whatever the day."""
     path = tmp_path / "e.toml"

@@ -43,6 +43,7 @@ from tracelens.predict.serving.requests import LONGEST, Requests
 from tracelens.predict.serving.simulation import Outcome, Simulation
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.model_config import weights_of_name
+from tracelens.types.dtypes import DType
 from tracelens.types.records import Record
 from tracelens.types.units import MS_PER_S
 
@@ -89,6 +90,8 @@ _RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 _TURNS = datetime.date(2026, 1, 23)
 #: When sglang#27689 was proposed.
 _PLANS = datetime.date(2026, 6, 9)
+#: When InferenceX had #1236.
+_ALL_FP4 = datetime.date(2026, 5, 7)
 #: Modes in which other replicas compute prompts.
 _APART = ("disagg", "disaggregated", "pd", "p/d")
 #: Modes in which one replica computes prompts and answers.
@@ -109,6 +112,10 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     concurrency: int
     parallelism: Parallelism
     engine: str = ""
+    #: The type of attention's and dense layers' weights, and that where prompts are computed apart; empty: as
+    #: ``precision`` says.
+    linear: str = ""
+    prompt_linear: str = ""
     #: As ``Speculation.of_model`` reads it; empty: none.
     speculation: str = ""
     #: Lengths are drawn evenly from so far below and above their means, as a share of them.
@@ -195,6 +202,7 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         is_median=_name(row, "stat").lower() == "median",
         recv_interval=whole("recv_interval", 0) or _recv_interval(row, whole(batch or "concurrency")),
         chance_ranks=_chance_ranks(row, date),
+        prompt_linear=_prompt_linear(row, date) if "prefill" in pools else "",
         slots=_slots(row, whole(batch or "concurrency"), pools),
         **pools,
         engine=_name(row, "backend"),
@@ -236,6 +244,15 @@ def _is_recipe(row: Mapping[str, Any]) -> bool:
     which say so and are within 0.1 and 27 % of their first tokens).
     """
     return _is_inferencex(row, "trtllm")
+
+
+def _prompt_linear(row: Mapping[str, Any], date: datetime.date | None) -> str:
+    """FP4 where InferenceX's disaggregated SGLang serves amd/DeepSeek-R1-0528-MXFP4-v2 (MI355X, since its #1236): that
+    checkpoint's attention is in MXFP4, earlier ones' in BF16 (their cards: exclude_layers="*self_attn*"). Not where it
+    decodes: products of few tokens have kernels of their own there (sglang#9671), of which no times are published.
+    """
+    is_new = date is not None and date >= _ALL_FP4 and _is_inferencex(row, "sglang")
+    return "fp4" if is_new and _name(row, "precision").lower() == "fp4" and _compute(row) == "9.5" else ""
 
 
 def _slots(row: Mapping[str, Any], concurrency: int, pools: Mapping[str, Any]) -> int:
@@ -393,7 +410,8 @@ class PointSimulator:
         options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
         costs: StepCost | tuple[StepCost, StepCost] = cost
         if point.prefill is not None:
-            prompts = dataclasses.replace(point, parallelism=point.prefill, speculation="")
+            linear = point.prompt_linear
+            prompts = dataclasses.replace(point, parallelism=point.prefill, speculation="", linear=linear)
             costs = (cost, self.cost(prompts).released(point.date))
         outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
@@ -411,13 +429,14 @@ class PointSimulator:
             # With the habits that the row says or whose release had them
             engine = self._engine_on(system, point)
             said = {name: getattr(point, name) or getattr(engine, name) for name in ("chance_ranks", "eager_drafts")}
+            precision = ServingPrecision.named(point.precision, model)
+            if point.linear:
+                precision = dataclasses.replace(precision, linear=DType.parse(point.linear))
             deployment = Deployment(
                 model=model,
                 system=system,
                 parallelism=point.parallelism,
-                precision=engines.fitted_engine(point.engine, system.device).cached(
-                    ServingPrecision.named(point.precision, model)
-                ),
+                precision=engines.fitted_engine(point.engine, system.device).cached(precision),
                 engine=dataclasses.replace(engine, recv_interval=point.recv_interval, **said),
                 speculation=Speculation.of_model(model, point.speculation) if point.speculation else None,
                 backend=self._backend,
@@ -429,8 +448,8 @@ class PointSimulator:
     def _key(self, point: ServingPoint) -> tuple[object, ...]:
         """What points of one step cost have in common."""
         return (
-            point.model, point.system, point.precision, point.parallelism, point.engine, point.speculation,
-            point.recv_interval, point.chance_ranks, point.eager_drafts,
+            point.model, point.system, point.precision, point.linear, point.parallelism, point.engine,
+            point.speculation, point.recv_interval, point.chance_ranks, point.eager_drafts,
         )  # fmt: skip
 
     def _with_room(self, cost: StepCost) -> StepCost:
