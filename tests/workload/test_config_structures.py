@@ -126,6 +126,10 @@ def test_an_unknown_type_is_read_by_its_structure_and_says_what_it_assumes(tmp_p
         ({"block_configs": [{"ffn": {}}] * 4}, "a feed-forward without a width"),
         ({"quantization_config": {"quant_method": "secret"}}, "quant_method 'secret' is not known"),
         ({"quantization_config": {"quant_algo": "W3A3"}}, "quant_algo W3A3 is not known"),
+        (
+            {"quantization_config": {"quant_method": "quark", "global_quant_config": {"weight": [{"dtype": "fp4"}]}}},
+            "Quark's weight has no element type",
+        ),
         ({"quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 3}}}}}, "3 bits are not known"),
     ],
 )
@@ -135,6 +139,10 @@ def test_what_would_be_a_guess_is_refused(tmp_path, change, message):
 
 
 BLOCKS_OF_128 = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", "gate"]}
+
+
+#: As AMD's MXFP4 checkpoints have it.
+QUARK = {name: {"dtype": "fp4", "qscheme": "per_group", "group_size": 32} for name in ("weight", "input_tensors")}
 
 
 @pytest.mark.parametrize(
@@ -153,6 +161,11 @@ BLOCKS_OF_128 = {"quant_method": "fp8", "weight_block_size": [128, 128], "module
             "model.layers.0.linear_attn.out_proj": {"quant_algo": "FP8"},
             "model.layers.0.mlp.experts": {"quant_algo": "W4A16_NVFP4"}, "lm_head": {"quant_algo": "FP8"}}},
          {"attention": "fp8", "experts": "fp4", "logits": "fp8"}),
+        ({"quant_method": "quark", "exclude": ["lm_head", "*self_attn*", "*mlp.gate.*"], "global_quant_config": QUARK},
+         {"dense": "fp4", "shared": "fp4", "experts": "fp4"}),
+        ({"quant_method": "quark", "exclude": ["lm_head"], "global_quant_config": QUARK,
+          "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3"}, "input_tensors": None}}},
+         {"attention": "fp8", "dense": "fp4", "shared": "fp4", "experts": "fp4"}),
         ({"quant_method": "awq", "bits": 4, "group_size": 128},
          {"attention": "int4", "dense": "int4", "shared": "int4", "experts": "int4"}),
     ],
@@ -185,11 +198,18 @@ def test_scales_weigh_as_much_as_their_format_says(tmp_path):
     assert per_weight({"quant_algo": "NVFP4"}) == 0.5 + 1 / 16
     assert per_weight({"quant_method": "gptq", "bits": 4, "group_size": 128}) == 0.5 + 2 / 128
     assert per_weight({"quant_algo": "FP8"}) == 1
+    assert per_weight({"quant_method": "quark", "global_quant_config": QUARK}) == 0.5 + 1 / 32
 
 
 def test_weights_alone_are_narrow_where_activations_are_not(tmp_path):
     held = load(tmp_path, BASE | {"quantization_config": {"quant_algo": "W4A16_NVFP4"}}).quantization
     both = load(tmp_path, BASE | {"quantization_config": {"quant_algo": "NVFP4"}}).quantization
+    quark = {"quant_method": "quark", "global_quant_config": QUARK}
+    of_quark = [
+        load(tmp_path, BASE | {"quantization_config": {**quark, **more}}).quantization.dense.computed
+        for more in ({}, {"global_quant_config": {"weight": QUARK["weight"]}})
+    ]
+    assert of_quark == [None, DType.BF16]
     assert held is not None
     assert both is not None
     assert (held.dense.computed, both.dense.computed) == (DType.BF16, None)

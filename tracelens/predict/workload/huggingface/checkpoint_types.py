@@ -82,7 +82,8 @@ def _beside(path: Path) -> dict[str, Any] | None:
 def _scheme(file: str, given: dict[str, Any], inner: dict[str, Any]) -> _Scheme:
     method = str(given.get("quant_method") or "modelopt").lower()
     algorithm = str(given.get("quant_algo") or "").upper()
-    lists = (given.get(name) for name in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"))
+    names = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "exclude")
+    lists = (given.get(name) for name in names)
     left_out = next((tuple(map(str, each)) for each in lists if isinstance(each, list)), ())
     named, kv = _named(file, given), _kv(given)
     if named:
@@ -108,6 +109,10 @@ def _by_method(
         fp4 = "fp4" in str(inner.get("expert_dtype") or "").lower()
         experts = {"experts": _ALGORITHMS["MXFP4"]} if fp4 else {}
         return _Scheme(method, _block_fp8(file, given), ("lm_head", *left_out), experts, kv)
+    if method == "quark":
+        layers = given.get("layer_quant_config")
+        named = {name: _of_quark(file, said) for name, said in layers.items()} if isinstance(layers, dict) else {}
+        return _Scheme(method, _of_quark(file, given.get("global_quant_config")), left_out, named, kv)
     if method == "mxfp4":
         return _Scheme(method, _ALGORITHMS["MXFP4"], left_out, {}, kv, only=("experts",))
     if method in _INTEGER_METHODS:
@@ -149,6 +154,17 @@ def _named(file: str, given: dict[str, Any]) -> dict[str, NarrowWeights]:
         return {}
     algorithms = {name: said.get("quant_algo") if isinstance(said, dict) else said for name, said in layers.items()}
     return {str(name): _algorithm(file, str(algorithm).upper()) for name, algorithm in algorithms.items()}
+
+
+def _of_quark(file: str, said: Any) -> NarrowWeights:
+    """AMD Quark: one scheme for all modules, others for those that it names (MXFP4: "fp4" with 32 to a scale)."""
+    parts = (said.get(name) if isinstance(said, dict) else None for name in ("weight", "input_tensors"))
+    weights, activations = (part if isinstance(part, dict) else {} for part in parts)
+    narrow, inputs = (DType.parse(str(part.get("dtype"))) for part in (weights, activations))
+    if narrow is None:
+        raise InputError(f"{file}: Quark's weight has no element type that is known; {_INSTEAD}")
+    computed = None if inputs is narrow else inputs or DType.BF16
+    return NarrowWeights(dtype=narrow, computed=computed, group=_count(weights.get("group_size")))
 
 
 def _of_groups(file: str, groups: Any) -> NarrowWeights:
