@@ -277,6 +277,12 @@ def test_prompts_of_a_checkpoint_in_four_bits_throughout_take_less_time_than_of_
     found, slower = PointSimulator(LIMITS).estimates([narrow, wide])
     assert found.ttft_ms < 0.95 * slower.ttft_ms
     assert found.tpot_ms == slower.tpot_ms
+    spread = point_of({**row, "prefill_tp_size": 1, "prefill_attention_dp_size": 8, "prefill_moe_ep_size": 8})
+    overlapped, plain = (
+        PointSimulator(LIMITS).estimate(dataclasses.replace(spread, concurrency=32, prompt_overlap=overlap))
+        for overlap in (spread.prompt_overlap, "")
+    )
+    assert overlapped.ttft_ms < plain.ttft_ms
 
 
 def test_a_release_is_a_step_and_nothing_drifts_before_the_first_or_after_the_last(tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     #: ``precision`` says.
     linear: str = ""
     prompt_linear: str = ""
+    #: As the engine's where prompts are computed apart; empty: as that does.
+    prompt_overlap: str = ""
     #: As ``Speculation.of_model`` reads it; empty: none.
     speculation: str = ""
     #: Lengths are drawn evenly from so far below and above their means, as a share of them.
@@ -131,6 +133,7 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     #: As the engine's; empty: as that does.
     chance_ranks: str = ""
     eager_drafts: str = ""
+    overlap: str = ""
     #: Sequences that a data-parallel rank decodes at most; 0: as many as there are.
     slots: int = 0
     #: How many requests of a run there are per user, where its means hold the first ones, which come at once; 0: means
@@ -202,7 +205,7 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         is_median=_name(row, "stat").lower() == "median",
         recv_interval=whole("recv_interval", 0) or _recv_interval(row, whole(batch or "concurrency")),
         chance_ranks=_chance_ranks(row, date),
-        prompt_linear=_prompt_linear(row, date) if "prefill" in pools else "",
+        **(_prompts_apart(row, date) if "prefill" in pools else {}),
         slots=_slots(row, whole(batch or "concurrency"), pools),
         **pools,
         engine=_name(row, "backend"),
@@ -246,13 +249,15 @@ def _is_recipe(row: Mapping[str, Any]) -> bool:
     return _is_inferencex(row, "trtllm")
 
 
-def _prompt_linear(row: Mapping[str, Any], date: datetime.date | None) -> str:
-    """FP4 where InferenceX's disaggregated SGLang serves amd/DeepSeek-R1-0528-MXFP4-v2 (MI355X, since its #1236): that
-    checkpoint's attention is in MXFP4, earlier ones' in BF16 (their cards: exclude_layers="*self_attn*"). Not where it
-    decodes: products of few tokens have kernels of their own there (sglang#9671), of which no times are published.
+def _prompts_apart(row: Mapping[str, Any], date: datetime.date | None) -> dict[str, Any]:
+    """FP4 and overlapped halves of a batch where InferenceX's disaggregated SGLang serves DeepSeek-R1 on MI355X since
+    its #1236 ("enable v2 mxfp4 DSR1 0528 model", "two batch overlapping"): that checkpoint's attention is in MXFP4,
+    earlier ones' in BF16 (their cards: exclude_layers="*self_attn*"). Not where it decodes: products of few tokens have
+    kernels of their own there (sglang#9671), of which no times are published.
     """
     is_new = date is not None and date >= _ALL_FP4 and _is_inferencex(row, "sglang")
-    return "fp4" if is_new and _name(row, "precision").lower() == "fp4" and _compute(row) == "9.5" else ""
+    is_there = is_new and _name(row, "precision").lower() == "fp4" and _compute(row) == "9.5"
+    return {"prompt_linear": "fp4", "prompt_overlap": "two-batch"} if is_there else {}
 
 
 def _slots(row: Mapping[str, Any], concurrency: int, pools: Mapping[str, Any]) -> int:
@@ -410,8 +415,10 @@ class PointSimulator:
         options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
         costs: StepCost | tuple[StepCost, StepCost] = cost
         if point.prefill is not None:
-            linear = point.prompt_linear
-            prompts = dataclasses.replace(point, parallelism=point.prefill, speculation="", linear=linear)
+            prompts = dataclasses.replace(
+                point, parallelism=point.prefill, speculation="", linear=point.prompt_linear,
+                overlap=point.prompt_overlap,
+            )  # fmt: skip
             costs = (cost, self.cost(prompts).released(point.date))
         outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
@@ -428,7 +435,8 @@ class PointSimulator:
             model = as_served(ModelConfig.named(point.model), system.device, point.precision)
             # With the habits that the row says or whose release had them
             engine = self._engine_on(system, point)
-            said = {name: getattr(point, name) or getattr(engine, name) for name in ("chance_ranks", "eager_drafts")}
+            habits = ("chance_ranks", "eager_drafts", "overlap")
+            said = {name: getattr(point, name) or getattr(engine, name) for name in habits}
             precision = ServingPrecision.named(point.precision, model)
             if point.linear:
                 precision = dataclasses.replace(precision, linear=DType.parse(point.linear))
@@ -449,7 +457,7 @@ class PointSimulator:
         """What points of one step cost have in common."""
         return (
             point.model, point.system, point.precision, point.linear, point.parallelism, point.engine,
-            point.speculation, point.recv_interval, point.chance_ranks, point.eager_drafts,
+            point.speculation, point.recv_interval, point.chance_ranks, point.eager_drafts, point.overlap,
         )  # fmt: skip
 
     def _with_room(self, cost: StepCost) -> StepCost:
