@@ -129,6 +129,13 @@ def test_a_device_of_the_same_architecture_takes_energies_and_says_so() -> None:
     assert b300.idle_w in (gb200.idle_w, constants_of("b200").idle_w), "a higher limit makes no device wait hotter"
 
 
+def test_cdna4_takes_the_energies_of_b200_and_says_so() -> None:
+    own, theirs = power_constants(HardwareSpec.load("mi355x")), constants_of("b200")
+    assert own is not None
+    assert (own.carried_from, own.limit_w, own.idle_w) == ("b200", 1400, theirs.idle_w)
+    assert own.families["gemm vllm"].high == pytest.approx(theirs.families["gemm vllm"].high * CARRIED)
+
+
 @pytest.mark.parametrize("name", ["mi300x", "a100-sxm-80gb", "tpu-v5e"])
 def test_architectures_that_nobody_measured_are_unknown(name: str) -> None:
     assert power_constants(HardwareSpec.load(name)) is None

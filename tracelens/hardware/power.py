@@ -134,7 +134,8 @@ class FacilityEnergy(Record, frozen=True, kw_only=True):
 
 
 def power_constants(device: HardwareSpec) -> PowerConstants | None:
-    """The device's own energies, else those of a measured device of its architecture, the nearest in power.
+    """The device's own energies, else those of the device that its file names or of its architecture, the nearest in
+    power.
 
     Energies of an operation stay, and so do watts of an idle or busy device, but that they fall with a lower limit;
     ``carried_from`` names the other device. None for an architecture that nobody measured, and where the device's limit
@@ -158,6 +159,8 @@ def _of_architecture(device: HardwareSpec) -> PowerConstants | None:
     limit = device.tdp_w
     like = None if device.calibrated_like is None else HardwareSpec.load(device.calibrated_like)
     match = device.match or (None if like is None else like.match)
+    if limit is not None and device.energies_of is not None:
+        return _carried(HardwareSpec.load(device.energies_of), limit)
     if limit is None or match is None:
         return None
     alike = HardwareSpec.of_architecture(match.compute_major, section="power")

@@ -91,6 +91,8 @@ class HardwareSpec(Record, frozen=True, kw_only=True):
     cpu: str | None = None
     #: Energies that were measured on it; ``hardware.power`` says what stands in for them.
     power: PowerConstants | None = None
+    #: The device whose energies stand in where nobody measured its architecture's.
+    energies_of: str | None = None
     #: Own constants of engines' kernels, by measured table.
     kernels: Mapping[str, tuple[KernelConstants, ...]] = msgspec.field(default_factory=dict)
     #: The device of this package that the file was made from; its standard node is this device's.
@@ -380,7 +382,7 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
         **root.figures(HardwareSpec, apart=_READ_APART),
     )
     root.finish()
-    for key, other in (("calibrated.like", like), ("based_on", spec.based_on)):
+    for key, other in (("calibrated.like", like), ("based_on", spec.based_on), ("energies_of", spec.energies_of)):
         if other is not None and other not in _names():
             raise InputError(f"{root.file}: {key} must be a name of tracelens devices list, got {other!r}")
     _check_dense(root.file, spec)
