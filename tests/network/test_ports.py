@@ -197,6 +197,15 @@ def test_a_wider_card_is_never_slower_at_the_bottleneck(seed):
     assert bottleneck(exchange, replace(PORTS, card_gb_s=50)).time_us <= bottleneck(exchange, PORTS).time_us
 
 
+def test_a_faster_link_is_never_slower_where_the_card_becomes_the_busiest():
+    """Both are busy for 1.2 and 1 us, then the card alone: what leaves it arrives 45 us later either way."""
+    exchange = Exchange.direct(Traffic(wire_bytes=np.pad([[0, 120e3, 25e3, 0]], ((0, 3), (0, 0)))), 2)
+    slow = replace(PORTS, ranks_per_node=2, link_us=3, card_us=45)
+    times = [bottleneck(exchange, each) for each in (slow, replace(slow, link_gb_s=200))]
+    assert [each.hottest_kind for each in times] == ["link send", "network send"]
+    assert [each.time_us for each in times] == pytest.approx([46.0, 46.0])
+
+
 def test_ranks_may_share_a_card():
     traffic = Traffic(wire_bytes=np.pad(np.full((4, 4), 1000.0), ((0, 4), (4, 0))))
     alone = bottleneck(Exchange.direct(traffic, 4), PORTS)

@@ -155,17 +155,19 @@ class PortTimes:
 
 
 def bottleneck(exchange: Exchange, ports: Ports) -> PortTimes:
-    """Lower bound: the busiest port at its full rate, plus the latency of its way."""
-    busy = {}
+    """Lower bound: each kind of port is busy at its full rate, and what leaves it last is on its way for a latency."""
+    busy, arrives_us = {}, 0.0
     for kind, load in exchange.loads(ports).items():
-        rate = ports.card_gb_s if kind.startswith("network") else ports.link_gb_s
-        busy[kind] = load / (rate * GB_PER_S_IN_BYTES_PER_US)
+        is_card = kind.startswith("network")
+        busy[kind] = load / ((ports.card_gb_s if is_card else ports.link_gb_s) * GB_PER_S_IN_BYTES_PER_US)
+        if load.any():
+            latency = ports.card_us if is_card else ports.link_us
+            arrives_us = max(arrives_us, float(busy[kind].max()) + latency)
     kind = max(_KINDS, key=lambda k: float(busy[k].max(initial=0.0)))
     index = int(np.argmax(busy[kind]))
     longest = float(busy[kind][index])
-    latency = 0.0 if not longest else ports.card_us if kind.startswith("network") else ports.link_us
     return PortTimes(
-        time_us=ports.initial_us + longest + latency, packets=0, hottest_kind=kind, hottest_index=index,
+        time_us=ports.initial_us + arrives_us, packets=0, hottest_kind=kind, hottest_index=index,
         hottest_us=longest, busy_us=busy,
     )  # fmt: skip
 
