@@ -276,7 +276,7 @@ def test_prompts_of_a_checkpoint_in_four_bits_throughout_take_less_time_than_of_
     wide = dataclasses.replace(narrow, prompt_linear="")
     found, slower = PointSimulator(LIMITS).estimates([narrow, wide])
     assert found.ttft_ms < 0.95 * slower.ttft_ms
-    assert found.tpot_ms == slower.tpot_ms
+    assert found.tpot_ms == pytest.approx(slower.tpot_ms, rel=1e-9)
     spread = point_of({**row, "prefill_tp_size": 1, "prefill_attention_dp_size": 8, "prefill_moe_ep_size": 8})
     overlapped, plain = (
         PointSimulator(LIMITS).estimate(dataclasses.replace(spread, concurrency=32, prompt_overlap=overlap))
