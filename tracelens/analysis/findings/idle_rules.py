@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +24,11 @@ from tracelens.analysis.reading.added_ops import graph_launches
 from tracelens.analysis.sheets import device_timeline, module_time
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.trace.provenance import lacks_sync_events, no_stacks
-from tracelens.trace.reading.compiled_code import Compilation
 from tracelens.trace.table import Kind, Recorder
 from tracelens.types.units import BYTES_PER_GIB, BYTES_PER_MB, NS_PER_US, counted, duration, percent, shortened, size
+
+if TYPE_CHECKING:
+    from tracelens.trace.reading.compiled_code import Compilation
 
 #: Share of the window from which idle time of a cause is a finding.
 LEAST_SHARE = 0.02

@@ -86,7 +86,7 @@ S = TypeVar("S", bound=ModelShape)
 def sharded(shape: S, *, tp: int, expert_shards: int) -> S:
     """One tensor-parallel rank's part as a model of its own, each expert divided over ``expert_shards`` devices."""
     changes: dict[str, Any] = {"vocab": -(-shape.vocab // tp)}
-    for kind in dict.fromkeys(block_types()[letter] for letter in shape.blocks + shape.mtp_blocks):
+    for kind in block_types().values():
         changes |= kind.sharded(shape, tp=tp, expert_shards=expert_shards)
     variants = []
     for letter, given in shape.variants:

@@ -34,7 +34,7 @@ class FeedForward(BlockType, name="mlp", divides_on_grid=True, recompute_module=
         return (shape.ffn or 0,)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        return {"ffn": (shape.ffn or 0) // tp}
+        return {"ffn": None if shape.ffn is None else shape.ffn // tp}
 
 
 MLP = FeedForward(letter="-")
@@ -109,7 +109,9 @@ class MixtureOfExperts(BlockType, name="moe", waits_for_host=True, recompute_mod
         return (_of(shape).shared_ffn,)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        experts = _of(shape)
+        experts = shape.experts
+        if experts is None:
+            return {}
         ffn, shared = -(-experts.ffn // expert_shards), -(-experts.shared_ffn // tp)
         return {"experts": replace(experts, ffn=ffn, shared_ffn=shared)}
 

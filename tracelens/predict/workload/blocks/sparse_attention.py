@@ -171,8 +171,9 @@ class CompressedRows(Attention, name="compressed_attention", divides_on_grid=Fal
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
         """The one key head stays whole; a rank has its heads' groups of the output projection."""
-        own = needed(shape.compressed, "compressed")
-        return {"compressed": replace(own, o_groups=-(-own.o_groups // tp))}
+        if shape.compressed is None:
+            return {}
+        return {"compressed": replace(shape.compressed, o_groups=-(-shape.compressed.o_groups // tp))}
 
     def shared_elements(self, rank: TrainingRank) -> int:
         """The key, before it is compressed, and the indexer's."""

@@ -69,7 +69,9 @@ class LinearMixer(BlockType, mixes_tokens=True, reads=("linear",)):
         return own.k_heads, own.v_heads
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        own = linear_heads(shape)
+        own = shape.linear
+        if own is None:
+            return {}
         return {"linear": replace(own, k_heads=-(-own.k_heads // tp), v_heads=-(-own.v_heads // tp))}
 
 
@@ -177,7 +179,9 @@ class Mamba2(BlockType, name="mamba", mixes_tokens=True, reads=("mamba",)):
         return () if shape.mamba is None else (shape.mamba.heads, shape.mamba.groups)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        mamba = needed(shape.mamba, "mamba")
+        mamba = shape.mamba
+        if mamba is None:
+            return {}
         return {"mamba": replace(mamba, heads=-(-mamba.heads // tp), groups=-(-mamba.groups // tp))}
 
 
@@ -246,7 +250,9 @@ class ShortConvolution(BlockType, name="conv", mixes_tokens=True, table="short_c
         return (self.figures_of(shape).channels,)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
-        own = self.figures_of(shape)
+        own = super().figures_of(shape)
+        if own is None:
+            return {}
         others = tuple(pair for pair in shape.block_figures if pair[0] != self.table)
         part = replace(own, channels=-(-own.channels // tp))
         return {"block_figures": (*others, (str(self.table), part))}
