@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ TIERS = ("node", "network")
 _LEAST_COUNTS = 4
 _INERTIA = 0.05
 _RATE_FACTORS = (1.0, 0.8, 0.64, 0.5, 0.4, 0.3, 0.2)
+#: Of an all-to-all between nodes: its wait, and what each peer costs.
+_WAITS_US = ((0.1, 0.1), (30.0, 0.1), (0.1, 1.0), (30.0, 1.0))
 _EVALUATIONS = 150
 
 
@@ -206,19 +209,25 @@ def _stage(
 def _nearer(
     columns: MessageColumns, system: System, own: Topology, limits: Mapping[str, Bounds], time: Floats, rows: Mask
 ) -> Mapping[str, Bounds]:
-    """The limits with rates started where they fit best: from above a faster tier's rate nothing shows the way down."""
+    """The limits with rates and all-to-all's wait between nodes started where they fit best: from above a faster
+    tier's rate nothing shows the way down, and what a peer costs would take the wait's place.
+    """
 
-    def started(factor: float) -> dict[str, Bounds]:
-        return {
-            place: (max(start * factor, least), least, most) if ".rates." in place else (start, least, most)
+    def started(rate: float, waits_us: tuple[float, float]) -> dict[str, Bounds]:
+        found = {
+            place: (max(start * rate, least), least, most) if ".rates." in place else (start, least, most)
             for place, (start, least, most) in limits.items()
         }
+        for name, start in zip(("sync_us", "peer_us"), waits_us, strict=True):
+            if (place := f"network.all_to_all.{name}") in found:
+                found[place] = (max(limits[place][0], start), *limits[place][1:])
+        return found
 
     def cost(candidate: dict[str, Bounds]) -> float:
         constants = {place: start for place, (start, _, _) in candidate.items()}
         return float(np.abs(np.log(_estimate(columns, system, _with(own, constants), rows) / time[rows])).mean())
 
-    return min((started(factor) for factor in _RATE_FACTORS), key=cost)
+    return min(itertools.starmap(started, itertools.product(_RATE_FACTORS, _WAITS_US)), key=cost)
 
 
 def _unseen(
