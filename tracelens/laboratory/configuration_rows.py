@@ -271,8 +271,8 @@ def _slots(row: Mapping[str, Any], concurrency: int, pools: Mapping[str, Any]) -
 def _drafts(row: Mapping[str, Any], date: datetime.date | None) -> dict[str, Any]:
     """How a row speculates: with the model's own layer; on SGLang and Hopper, InferenceX has two drafts and FlashInfer
     (dsr1_fp8_h200_mtp.sh, srt-slurm's recipes/h100), whose plan of a verification stalled the host before every graph:
-    drafts gained nothing (sglang#27689). LMSYS had 2.18 tokens a step with two drafts, 2.44 with three (2025-07-17):
-    each is right with 0.69.
+    drafts gained nothing (sglang#27689). How long it stalls is not published: as long as eager launches is assumed.
+    LMSYS had 2.18 tokens a step with two drafts, 2.44 with three (2025-07-17): each is right with 0.69.
     """
     if _SPECULATES.fullmatch(_name(row, "spec_decoding")) is None:
         return {}

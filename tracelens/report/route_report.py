@@ -65,7 +65,7 @@ def route_text(result: RouteResult) -> str:
             f"{row['phase']:8} {row['time_us']:,.1f} µs in {row['dtype']}; GB/s per rank: effective "
             f"{row['logical_effective_gb_s']:.1f} logical "
             f"and {row['remote_effective_gb_s']:.1f} remote-only; true {row['logical_true_gb_s']:.1f} and "
-            f"{row['remote_true_gb_s']:.1f}; bottleneck {row['hottest']}"
+            f"{row['remote_true_gb_s']:.1f}; busiest port {row['hottest']}"
         )
         if row.get("collective_us"):
             lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} µs")

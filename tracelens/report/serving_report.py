@@ -443,8 +443,8 @@ _PERCENTILES = ("mean", "p50", "p90", "p99")
 #: The figures that answer: (what, key, unit, below it).
 _SERVED = (
     ("Requests", "requests_per_s", "/s", "completed"), ("Output", "output_tokens_per_s", "tokens/s", "all GPUs"),
-    ("First token", "ttft_p99_ms", "ms", "99 of 100 requests are faster"),
-    ("Per token", "tpot_p99_ms", "ms", "99 of 100 requests are faster"),
+    ("First token", "ttft_p99_ms", "ms", "99 of 100 requests take no longer"),
+    ("Per token", "tpot_p99_ms", "ms", "99 of 100 requests take no longer"),
 )  # fmt: skip
 
 

@@ -504,8 +504,8 @@ class StepCost:
     def is_eager(self) -> bool:
         """Whether steps that decode take the host as long as those with prompts."""
         habit = self.deployment.engine.eager_drafts
-        is_known = habit == "all" or (habit == "ranks" and self.deployment.parallelism.dp > 1)
-        return is_known and self.deployment.speculation is not None
+        has_habit = habit == "all" or (habit == "ranks" and self.deployment.parallelism.dp > 1)
+        return has_habit and self.deployment.speculation is not None
 
     def placed(self, pools: int) -> tuple[str, ...]:
         """What was assumed of the device, and of links where there are any: between devices, or ``pools``."""
