@@ -121,6 +121,18 @@ def test_prompts_stay_on_the_ranks_where_they_are(cost_on) -> None:
     assert sum(cost.mixed_time(1500, placed, 3, 3, 0, 0)) > sum(cost.mixed_time(1500, [(500, 0)] * 3, 3, 3, 0, 0))
 
 
+def test_a_rank_s_last_prompt_is_cut_to_what_its_step_has_left(cost_on) -> None:
+    """Prompts of 6,000 tokens in steps of 8,192: with the beginning of the next one, in three quarters of the steps."""
+    requests = Requests(arrival_fs=[0] * 288, input_tokens=[6000] * 288, output_tokens=[2] * 288)
+    steps = {}
+    for policy in ("prefill-first", "chunked-prefill"):
+        cost = cost_on(8, Engine(policy=policy, max_batched_tokens=8192, chance_ranks="prefill"))
+        outcome = Simulation(cost.deployment, requests, Options(prefill_replicas=1), cost=cost).run()
+        assert outcome.left_blocks == 0
+        steps[policy] = outcome.steps[1].prompt_steps
+    assert steps["chunked-prefill"] == pytest.approx(steps["prefill-first"] * 6000 / 8192, abs=2)
+
+
 @pytest.mark.parametrize("policy", ["prefill-first", "chunked-prefill", "continuous"])
 def test_prompts_by_chance_wait_for_each_other(cost_on, policy) -> None:
     """Eight ranks and eight prompts at a time, of which some share a rank while others idle; on one rank nothing does."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import operator
 
 import pytest
 
@@ -16,7 +18,8 @@ from tracelens.predict.serving.deployment import Engine, Parallelism
 from tracelens.predict.serving.engines import fitted_engine
 from tracelens.predict.serving.metrics import differences, summary
 from tracelens.predict.serving.replica_state import BlockPool
-from tracelens.predict.serving.requests import Arrivals, Lengths, Workload
+from tracelens.predict.serving.requests import Arrivals, Lengths, Requests, Workload
+from tracelens.predict.serving.scheduling import Arrived, routers
 from tracelens.predict.serving.simulation import Options, Simulation, simulate
 
 MIXED = Workload(
@@ -43,6 +46,26 @@ def test_a_prefill_replica_has_degrees_and_limits_of_its_own():
     assert result.summary["devices"] == 5
     # Prompts of 2,048 tokens in four steps of 512, and two decode steps each
     assert result.outcome.steps[1].steps >= 16
+
+
+def test_a_pool_forms_batches_as_its_own_engine_does(cost_of):
+    """Prompts of 4,096 tokens in chunks of 1,024, though the replica that decodes takes whole prompts."""
+    requests = Requests(arrival_fs=None, input_tokens=[4096] * 2, output_tokens=[2] * 2, concurrency=2)
+    cost = cost_of(engine=Engine(policy="prefill-first", max_batched_tokens=8192))
+    steps = []
+    for policy in ("prefill-first", "chunked-prefill"):
+        prompts = cost.limited(policy=policy, max_batched_tokens=1024)
+        outcome = Simulation(cost.deployment, requests, Options(prefill_replicas=1), cost=(cost, prompts)).run()
+        steps.append(outcome.steps[1].steps)
+    assert steps == [2, 8]
+
+
+def test_a_random_router_sends_as_many_anywhere_and_the_same_in_every_run():
+    found = [[routers()["random"].target(Arrived(n, n), "abc") for n in range(3000)] for _ in range(2)]
+    assert found[0] == found[1]
+    assert [found[0].count(index) for index in range(3)] == pytest.approx([1000] * 3, rel=0.1)
+    # Not in turns: as often as by chance, a request goes where the one before it went
+    assert sum(itertools.starmap(operator.eq, itertools.pairwise(found[0]))) == pytest.approx(1000, rel=0.1)
 
 
 def test_hardware_of_prefill_replicas_needs_some():
@@ -193,6 +216,37 @@ def test_the_first_token_waits_for_the_cache_to_arrive():
     cache_bytes = 4096 * 32 * 2 * 8 * 128 * 2  # tokens, layers, keys and values, heads, width, bytes
     assert slow["ttft_p50_ms"] - fast["ttft_p50_ms"] == pytest.approx(cache_bytes / 10e9 * 1e3, rel=1e-6)
     assert slow["tpot_p50_ms"] == pytest.approx(fast["tpot_p50_ms"], rel=1e-9)
+
+
+def test_a_cache_misses_the_step_that_was_launched_ahead(cost_of):
+    """Of the second of two requests the prompt waits for the end of a step, half of one in the mean, and its sequence
+    joins a step later; the first one finds nothing that decodes.
+    """
+    waits = []
+    for ahead in (False, True):
+        cost = cost_of(engine=Engine(launches_ahead=ahead))
+        requests = Requests(
+            arrival_fs=[0, *range(10**14, 10**15, 10**13)], input_tokens=[512] * 91, output_tokens=[2000] + [2] * 90
+        )
+        log = Simulation(cost.deployment, requests, Options(prefill_replicas=1), cost=cost).run().log
+        waits.append((log.first[0], sum(log.first[1:]) / 90))
+    line = cost.decode_line(1, 1000)
+    step = line.fixed + line.slope * 1000
+    assert waits[1][0] == waits[0][0]
+    assert waits[1][1] - waits[0][1] == pytest.approx(1.5 * step, rel=0.1)
+
+
+def test_a_prompt_keeps_its_place_until_its_cache_is_where_it_decodes(cost_of):
+    """Two prompts and one place: the second begins a step after the first, or only when 4,096 x 128 KiB have gone."""
+    requests = Requests(arrival_fs=None, input_tokens=[4096] * 2, output_tokens=[3] * 2, concurrency=2)
+    between = []
+    for keeps in (False, True):
+        cost = cost_of(engine=Engine(max_num_seqs=1, max_batched_tokens=4096, keeps_sent=keeps))
+        outcome = Simulation(cost.deployment, requests, Options(prefill_replicas=1, kv_link_gb_s=10.0), cost=cost).run()
+        assert outcome.left_blocks == 0
+        between.append(outcome.log.scheduled[1] - outcome.log.scheduled[0])
+    assert between[0] == sum(cost.mixed_time(4096, [(4096, 0)], 1, 1, 0, 0))
+    assert between[1] - between[0] == pytest.approx(4096 * 131_072 / 10e9 * 1e15, rel=1e-6)
 
 
 def test_prefill_replicas_with_a_link_that_takes_no_time_are_a_server_for_prompts_and_one_for_answers():

@@ -63,7 +63,7 @@ def test_a_turn_says_all_before_it_again_and_finds_whole_blocks_of_it(cost_of):
     options=st.fixed_dictionaries(
         {
             "replicas": st.sampled_from((1, 3)),
-            "router": st.sampled_from(("round-robin", "least-loaded", "prefix-aware", "session-affinity")),
+            "router": st.sampled_from(("round-robin", "random", "least-loaded", "prefix-aware", "session-affinity")),
             "policy": st.sampled_from((None, "prefill-first")),
             "levels": st.sampled_from((("medium",), ("low",))),
             "prefill_replicas": st.sampled_from((0, 0, 1)),

@@ -17,7 +17,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.predict.network.deepep import Exchanges, low_latency_us
 from tracelens.predict.serving import engines
-from tracelens.predict.serving.costs import LayerParts
+from tracelens.predict.serving.costs import LayerParts, PlacedChunks
 from tracelens.predict.serving.deployment import Engine, Parallelism, ServingPrecision, Speculation, captured_sizes
 from tracelens.predict.workload import ModelConfig
 from tracelens.predict.workload.expert_placement import expert_traffic
@@ -53,6 +53,60 @@ PUBLISHED = {
         128, 55.1,
     ),
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def latent_costs(cost_of):
+    """DeepSeek-V3 on 8 ranks of GB200 by SGLang's cutlass_mla, and by measured kernels."""
+    precision = ServingPrecision.named("fp8", ModelConfig.load("deepseek-v3"))
+    fields = {"parallelism": Parallelism(dp=8, ep=8), "precision": precision}
+    return [
+        cost_of("deepseek-v3", "gb200-nvl72", engine=Engine(latent=latent, max_batched_tokens=16384), **fields)
+        for latent in ("cutlass", "")
+    ]
+
+
+def core_us(cost, chunks, batch=0, context=0) -> float:
+    """What attention's cores take of a layer."""
+    return sum(fs for _, _, fs in cost.core_operations("*E", chunks, batch, context)) / 1e9
+
+
+def test_cutlass_reads_the_keys_of_a_sequence_one_after_the_other(latent_costs) -> None:
+    """8,192 rows of 1,152 bytes at 64.4 GB/s: 146 us for any batch that the 74 pairs of units take at once. Others split
+    the keys of few sequences.
+    """
+    cutlass, split = latent_costs
+    one, full, more = (core_us(cutlass, [], 8 * each, 8 * each * 8192) for each in (1, 74, 75))
+    assert one == full == pytest.approx(8192 * 1152 / 64.4e3, rel=1e-2)
+    assert more == pytest.approx(2 * one, rel=1e-6)
+    assert core_us(split, [], 8, 8 * 8192) < one / 3
+
+
+def test_cutlass_waits_for_the_longest_sequence(latent_costs) -> None:
+    """16 sequences evenly between 6,000 and 9,000 keys: a maximum of 16 is 1.77 deviations, of 953, above the mean."""
+    cutlass, split = latent_costs
+    lengths = np.linspace(6000, 9000, 16)
+    context, squares = round(lengths.sum()), round((lengths**2).sum())
+    longest = cutlass.uneven(16, context, squares) / 16
+    assert longest == pytest.approx(7500 + 1.77 * 953, rel=1e-2)
+    assert 7500 < split.uneven(16, context, squares) / 16 < longest
+    assert cutlass.uneven(1, 9000, 9000**2) == 9000
+
+
+def test_cutlass_attends_prompts_on_the_latent_beside_the_rest_of_one(latent_costs) -> None:
+    """Of 3,000 tokens after 5,000, and 8,000 more on the same rank: 128 heads, 1,088 products of a pair, 300 TFLOP/s."""
+    cutlass, expanded = latent_costs
+    pairs = 3000 * 5000 + 3000 * 3001 // 2 + 8000 * 8001 // 2
+    joined, apart = PlacedChunks([(3000, 5000), (8000, 0)]), PlacedChunks([(3000, 5000), (8000, 0)])
+    joined.ranks, apart.ranks = (0, 0), (0, 1)
+    assert core_us(cutlass, joined) == pytest.approx(2 * 128 * 1088 * pairs / 300e6, rel=1e-3)
+    assert core_us(cutlass, joined) > 3 * core_us(expanded, joined)
+    assert sum(cutlass.mixed_time(11000, apart, 2, 2, 0, 0)) < sum(cutlass.mixed_time(11000, joined, 2, 2, 0, 0))
+    assert cutlass.mixed_time(8000, [(8000, 0)], 1, 1, 0, 0) == expanded.mixed_time(8000, [(8000, 0)], 1, 1, 0, 0)
+    long = [(3000, 8192)]
+    assert core_us(cutlass, long) == core_us(expanded, long)
+    with pytest.raises(UsageError, match="latent"):
+        Engine(latent="flash")
 
 
 @pytest.mark.sweep
@@ -171,8 +225,8 @@ WIDE = {"model": "deepseek-v3", "parallelism": Parallelism(dp=32, ep=32)}
 def _wide(cost_of, overlap, **fields):
     model = ModelConfig.load("deepseek-v3")
     return cost_of(
-        model=WIDE["model"], system="dgx-h100", engine=Engine(overlap=overlap), precision=ServingPrecision.named("fp8", model),
-        **{"parallelism": WIDE["parallelism"]} | fields,
+        model=WIDE["model"], system="dgx-h100", precision=ServingPrecision.named("fp8", model),
+        **{"parallelism": WIDE["parallelism"], "engine": Engine(overlap=overlap)} | fields,
     )  # fmt: skip
 
 
@@ -188,6 +242,73 @@ def test_answers_travel_by_low_latency_kernels_and_prompts_by_normal_ones(cost_o
     shape = Exchanges(phase="dispatch", tokens=64.0, hidden=7168, topk=8, experts=256, nodes=4.0)
     links = exchange_links(System.load("dgx-h100"), 32)
     assert dispatch.time_fs == pytest.approx(float(low_latency_us(shape, links)) * 1e9, rel=1e-6)
+
+
+def test_ranks_that_gather_all_tokens_pad_them_in_decode_steps_and_add_them_up_with_prompts(cost_of):
+    """SGLang without --moe-a2a-backend: 1 and 16 sequences on 16 ranks are 16 rows to all, which experts compute; a
+    prompt counts alone.
+    """
+    wide = Parallelism(dp=16, ep=16)
+    cost, sending = (cost_of(WIDE["model"], engine=Engine(gathers=each), parallelism=wide) for each in ("all", ""))
+    padded, masked = (each.decode_line(1, 1000).fixed / each.decode_line(16, 1000).fixed for each in (cost, sending))
+    assert masked < 0.8
+    assert padded == pytest.approx(1, abs=0.03)
+    one, sixteen = (cost.decode_work(each, 1000)[0].layers[-2].exchanges for each in (1, 16))
+    assert one == sixteen
+    assert [each.name.partition("/")[0] for each in one] == ["all_gather", "reduce_scatter"]
+    prompt = cost.mixed(4096, [(4096, 0)], 1, 1, 0, 0)[0].layers[-2].exchanges
+    assert [each.name.partition("/")[0] for each in prompt] == ["all_reduce", "all_reduce"]
+    every = cost_of(WIDE["model"], parallelism=Parallelism(tp=16)).mixed(4096, [(4096, 0)], 1, 1, 0, 0)
+    assert prompt[0].time_fs == every[0].layers[-2].exchanges[0].time_fs
+
+
+def test_prompts_on_ranks_that_gather_have_the_fused_experts_of_one_rank(cost_of):
+    """SGLang calls DeepGEMM's products with DeepEP alone."""
+    names = {}
+    for gathers in ("all", ""):
+        cost = cost_of(
+            WIDE["model"], engine=Engine(gathers=gathers), parallelism=WIDE["parallelism"],
+            precision=ServingPrecision.named("fp8", ModelConfig.load(WIDE["model"])),
+        )  # fmt: skip
+        names[gathers] = {name for name, *_ in cost.layer_operations(cost.layers[-1], 4096, [(4096, 0)], 0, 0)}
+        assert "experts.up" in {name for name, *_ in cost.layer_operations(cost.layers[-1], 8, [], 8, 8000)}
+    assert "experts.layer" in names["all"] - names[""]
+    assert "experts.up" in names[""] - names["all"]
+
+
+def test_an_engine_gathers_all_tokens_where_most_go_to_every_device_anyway(cost_of):
+    """Eight devices of DeepSeek-V3, eight experts a token: 64 tokens of BF16 there and back, less the shared experts
+    meanwhile, or of NVFP4 there; sixteen get tokens of their own. Tensor-parallel ranks send theirs.
+    """
+    engine = Engine(gathers="few")
+
+    def exchanges(overlap, **split):
+        cost = _wide(
+            cost_of, overlap, parallelism=Parallelism(**split), engine=dataclasses.replace(engine, overlap=overlap)
+        )
+        return cost, cost.decode_work(64, 64_000)[0].layers[-2].exchanges
+
+    cost, (there, back) = exchanges("none", dp=8, ep=8)
+    sent = [cost._links.exchange(word, 64 * 7168 * 2, ranks=8) for word in ("all_gather", "reduce_scatter")]
+    assert [there, back] == sent
+    _, (shorter, same) = exchanges("shared-experts", dp=8, ep=8)
+    assert shorter.time_fs < there.time_fs
+    assert same == back
+    fp4 = ServingPrecision.named("fp4", ModelConfig.load("deepseek-v3"))
+    narrow = cost_of("deepseek-v3", "b200", engine=engine, precision=fp4, parallelism=Parallelism(dp=8, ep=8))
+    gathered = narrow._links.exchange("all_gather", 64 * 7168 * (1 / 2 + 1 / 16), ranks=8)
+    assert narrow.decode_work(64, 64_000)[0].layers[-2].exchanges[0] == gathered
+    for split in ({"dp": 16, "ep": 16}, {"dp": 4, "tp": 2, "ep": 8}):
+        by_word = {each.name.partition("/")[0]: each for each in exchanges("none", **split)[1]}
+        assert {"dispatch", "combine"} <= by_word.keys()
+        assert "reduce_scatter" not in by_word
+        # FP8 is made where experts are: twice the bytes go there, as many come back
+        others = (
+            _wide(cost_of, "none", parallelism=Parallelism(**split)).decode_work(64, 64_000)[0].layers[-2].exchanges
+        )
+        narrow, back = (next(each for each in others if each.name.startswith(word)) for word in ("dispatch", "combine"))
+        assert by_word["dispatch"].time_fs > narrow.time_fs
+        assert by_word["combine"] == back
 
 
 def test_devices_that_all_have_all_tokens_send_none(cost_of):

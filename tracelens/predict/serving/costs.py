@@ -75,10 +75,13 @@ class CostSegment(NamedTuple):
 
 
 class DecodeStep(NamedTuple):
-    """A decode step: how many of so many sequences the busiest data-parallel rank has; each one's new tokens."""
+    """A decode step: how many of so many sequences the busiest data-parallel rank has; each one's new tokens; of how
+    many compute units a device is, where that is known.
+    """
 
     own: Callable[[int], int]
     queries: int
+    units: int | None
 
 
 class Prices(NamedTuple):
@@ -156,6 +159,10 @@ class AttentionTimes:
                 self._chunks[new, past] = found
         return found
 
+    def prompts(self, chunks: Sequence[Chunk]) -> int:
+        """The chunks of prompts that one rank computes in a step."""
+        return sum(self.chunk(*chunk) for chunk in chunks)
+
     def foresee_chunks(self, chunks: Iterable[Chunk]) -> None:
         """Prices ``chunks`` with one call of the backend, where it is asked at all."""
         missing = [] if self._rates else [chunk for chunk in dict.fromkeys(chunks) if chunk not in self._chunks]
@@ -192,6 +199,41 @@ class AttentionTimes:
 
 
 FS_PER_US = 1_000_000_000
+
+
+class CutlassTimes(AttentionTimes):
+    """The cores of latent attention on Blackwell by SGLang's cutlass_mla, as it was in 2025.
+
+    In decoding a pair of compute units reads a sequence's keys one after the other: none are split (sglang#7184). In a
+    step with the rest of a prompt that was cut, a rank's prompts are attended on the latent by FlashAttention-2, unless
+    many tokens came before (_handle_attention_backend; sglang#9132 has what that costs).
+    """
+
+    #: Of a pair: 256 sequences of 8,192 keys at 4,124 GB/s, 74 of them at a time on B200 (sglang#6929, its last table).
+    PAIR_GB_S = 4124 / 256 * 4
+    #: On B200 (flashinfer#3400: less than 300; #5133: 320 to 390 not on the latent).
+    LATENT_TFLOP_S = 300
+    #: Tokens before a step's prompts, from which on it expands them: chunked_prefix_cache_threshold.
+    MANY_BEFORE = 8192
+
+    def foresee(self, batches: Iterable[int], knots: int) -> None:
+        """As any cores, but no faster than the pairs. UsageError where it is not known how many there are."""
+        sizes, units = list(batches), self._step.units
+        if units is None:
+            raise UsageError("latent attention by cutlass needs a device whose count of compute units is known")
+        super().foresee(sizes, knots)
+        row_us = batch_ops.cache_bytes(self._rank, self._rank.local, self._letter) / (self.PAIR_GB_S * 1e3)
+        for batch in sizes:
+            turns = -(-self._step.own(batch) // (units // 2))
+            bounds = [round(turns * row_us * (1 << at) * FS_PER_US) for at in range(len(self._knots[batch]))]
+            self._knots[batch] = list(map(max, self._knots[batch], bounds))
+
+    def prompts(self, chunks: Sequence[Chunk]) -> int:
+        """See ``AttentionTimes``."""
+        if not 0 < sum(past for _, past in chunks) < self.MANY_BEFORE:
+            return super().prompts(chunks)
+        flops = sum(batch_ops.absorbed_flops(self._rank, self._letter, new=new, past=past) for new, past in chunks)
+        return round(flops / (self.LATENT_TFLOP_S * 1e6) * FS_PER_US)
 
 
 class CollectiveSteps(Record, frozen=True, kw_only=True):
@@ -326,6 +368,12 @@ _BLOCK = 32
 #: A device's name for the embedding among the letters of blocks; of a block's parts, what follows its letter: shared
 #: experts, and what comes before the core or the experts.
 _EMBEDDING, _SHARED, _BEFORE = "embedding", " shared", " before"
+#: SGLang's DpPaddingMode: captured decode steps pad to the longest rank, steps with prompts add into one buffer.
+_GATHERED = ("all_gather", "reduce_scatter")
+_GATHERS = {
+    ("all", "low_latency"): _GATHERED, ("all", "normal"): ("all_reduce", "all_reduce"),
+    ("few", "low_latency"): _GATHERED, ("few", "normal"): _GATHERED,
+}  # fmt: skip
 
 
 class LayerWork(Record, frozen=True, kw_only=True):
@@ -423,10 +471,11 @@ class TokenCount(NamedTuple):
 class StepCost:
     """The step cost of one replica. UsageError where the model cannot be divided as asked, or its type has no rate.
 
-    In steps with prompts on one data-parallel rank, experts take as long as measured fused layers. They take as long as
-    their products in decode steps, which graphs replay, and behind an exchange of tokens (SGLang's ep_moe/layer.py
-    calls DeepGEMM there); but of an engine with ``expert_rows`` as layers everywhere. Layers without the fixed time
-    that measurements hold (21.5 us for FP8 on H200) are farther from published decode steps than products are.
+    In steps with prompts on one data-parallel rank, or of an engine that ``gathers``, experts take as long as fused
+    layers were measured. They take as long as their products in decode steps, which graphs replay, and behind an
+    exchange of tokens (SGLang's Fp8MoEMethod has DeepGEMM with DeepEP alone); but of an engine with ``expert_rows`` as
+    layers everywhere. Layers without the fixed time that measurements hold (21.5 us for FP8 on H200) are farther from
+    published decode steps than products are.
     """
 
     def __init__(self, deployment: Deployment) -> None:
@@ -450,10 +499,13 @@ class StepCost:
         self._captured = captured_sizes(engine.graph_batches)
         is_wide = parallel.dp > 1 and parallel.ep > 1
         self._overlap = engine.overlap if is_wide else ""
+        are_few = parallel.tp == 1 and model.experts is not None and parallel.ep <= model.experts.top_k
+        self._gathers = engine.gathers if is_wide and (are_few or engine.gathers == "all") else ""
         self.by_chance, self._pools = False, dict[str, StepCost]()
         self._set_host(engine)
         speculation = deployment.speculation
         self.queries = 1 if speculation is None else speculation.draft_tokens + 1
+        self._prices: dict[PerfModel, int] = {}
         self._set_attention()
         self._linear: dict[TokenCount, dict[str, int]] = {}
         self._lines: dict[tuple[int, int], DecodeLine] = {}
@@ -479,8 +531,10 @@ class StepCost:
 
     def _set_attention(self) -> None:
         prices = Prices(self.estimates, self._priced, FS_PER_US * self.deployment.engine.device_scale)
+        step = DecodeStep(self.own, self.queries, self.system.device.completed.compute_units)
+        kind = CutlassTimes if self.deployment.engine.latent == "cutlass" else AttentionTimes
         self._attention = {
-            letter: AttentionTimes(self._rank, letter, DecodeStep(self.own, self.queries), prices)
+            letter: kind(self._rank, letter, step, prices)
             for letter in self._letters
             if batch_ops.core_ops(self._rank, letter, b=1, new=1, past=1)
         }
@@ -528,13 +582,17 @@ class StepCost:
 
         Ranks take sequences whatever their lengths, so that the busiest one's keys exceed the mean by the expected
         maximum of normal variables, one per rank, of the deviation of a sum of its sequences. The batch is finite, and
-        what one rank has the others lack: the two corrections cancel.
+        what one rank has the others lack: the two corrections cancel. Where each sequence is computed alone
+        (``CutlassTimes``), ranks wait for the longest: all count as many keys as that is expected to have.
         """
-        ranks = min(self._rank.dp, batch)
-        if ranks < 2 or self.by_chance or self.deployment.model.experts is None:
+        ranks, waits = min(self._rank.dp, batch), self.deployment.engine.latent == "cutlass"
+        is_even = ranks < 2 or self.by_chance or self.deployment.model.experts is None
+        if batch < 2 or (is_even and not waits):
             return context
         own = self.own(batch)
         deviation = math.sqrt(max(batch * squares - context * context, 0) / (batch * (batch - 1)))
+        if waits:
+            return context + round(_most_of(batch) * deviation * batch)
         return context + round(_most_of(ranks) * deviation * math.sqrt(own) * batch / own)
 
     def spread_out(self, batch: int, context: int, answer: float) -> int:
@@ -565,8 +623,8 @@ class StepCost:
             found._draft = None if self._draft is None else self._draft.apart(pool)
         return found
 
-    def limited(self, **limits: int) -> StepCost:
-        """With other limits of the engine, of which no step's time depends: both share their tables."""
+    def limited(self, **limits: int | str) -> StepCost:
+        """With other limits of the engine, on which no step's time depends: both share their tables."""
         found = copy.copy(self)
         engine = dataclasses.replace(self.deployment.engine, **limits)  # type: ignore[arg-type]
         found.deployment, found._pools = dataclasses.replace(self.deployment, engine=engine), {}
@@ -574,7 +632,8 @@ class StepCost:
 
     def _device(self) -> InferenceRank:
         model, parallel, precision = self.deployment.model, self.deployment.parallelism, self.deployment.precision
-        is_fused = parallel.dp == 1 or self.deployment.engine.expert_rows
+        engine = self.deployment.engine
+        is_fused = parallel.dp == 1 or engine.expert_rows or engine.gathers
         return InferenceRank(
             shape=model,
             local=batch_ops.sharded(model, tp=parallel.tp, expert_shards=parallel.stage_devices // parallel.ep),
@@ -590,7 +649,8 @@ class StepCost:
             kv=precision.kv,
             lora=0 if self.deployment.adapters is None else self.deployment.adapters.rank,
             fused=_fused_types(self.system.device) if is_fused else frozenset(),
-            expert_rows=self.deployment.engine.expert_rows,
+            expert_rows=engine.expert_rows,
+            narrows_late=bool(engine.gathers),
             multiplied=_multiplied(precision, model.quantization, self.system.device),
         )
 
@@ -611,7 +671,7 @@ class StepCost:
         own, by_rank = self._by_rank(tokens, chunks, batch)
         for letter, times in self._attention.items():
             times.foresee_chunks(chunks)
-            longest = max(sum(times.chunk(*chunk) for chunk in each) for each in by_rank)
+            longest = max(map(times.prompts, by_rank))
             attention[letter] = round(longest * self._prompt_scale)
             if batch:
                 attention[letter] += times.decoding(batch, knot_index(batch, context)).at(context)
@@ -640,7 +700,7 @@ class StepCost:
             exchange += gather
         for times, blocks in self._attention_blocks:
             times.foresee_chunks(chunks)
-            longest = max(sum(times.chunk(new, past) for new, past in each) for each in by_rank)
+            longest = max(map(times.prompts, by_rank))
             compute += blocks * round(longest * self._prompt_scale)
             if batch:
                 fixed, slope = times.decoding(batch, knot_index(batch, context))
@@ -745,12 +805,12 @@ class StepCost:
 
     def _decode_load(self, batch: int) -> StepLoad:
         """A decode step: data-parallel ranks pad their share to a captured size, all to the same; experts get none of
-        the padding where tokens are sent to them.
+        the padding where tokens are sent to them (SGLang masks it in forward_deepep, not in forward_normal).
         """
         own, dp = self.own(batch), self._rank.dp
         at = bisect.bisect_left(self._captured, own)
         padded = self.queries * (self._captured[at] if at < len(self._captured) else own)
-        is_sent = dp > 1 and self.deployment.model.experts is not None
+        is_sent = dp > 1 and self.deployment.model.experts is not None and not self._gathers
         tokens = batch * self.queries if is_sent else padded * dp
         return StepLoad(tokens, padded, padded * dp, "low_latency", adapters=self.adapters(batch))
 
@@ -819,8 +879,10 @@ class StepCost:
         self, times: AttentionTimes, names: Sequence[str], by_rank: Sequence[Sequence[Chunk]], batch: int, context: int
     ) -> Iterator[tuple[str, PerfModel, int]]:
         """Of the data-parallel rank with the longest prompts, and of its share of the sequences that decode."""
-        for new, past in max(by_rank, key=lambda each: sum(times.chunk(*chunk) for chunk in each)):
-            time_fs = round(times.chunk(new, past) * self._prompt_scale)
+        busiest = max(by_rank, key=times.prompts)
+        scale = self._prompt_scale * (times.prompts(busiest) / max(sum(times.chunk(*each) for each in busiest), 1))
+        for new, past in busiest:
+            time_fs = round(times.chunk(new, past) * scale)
             yield from self._shared_out(names, times.cores(b=1, new=new, past=past), time_fs)
         if batch:
             past = max(context // batch - self.queries, 0)
@@ -963,10 +1025,14 @@ class StepCost:
 
     def _priced(self, models: Sequence[PerfModel]) -> list[int]:
         """Times in fs; an operation that no backend can bound (no bytes, no flops) takes none."""
-        if not models:
-            return []
-        unit = FS_PER_US * self.deployment.engine.device_scale
-        return [0 if math.isnan(time) else round(time * unit) for time in self.estimates(models).time_us.tolist()]
+        known, unit = self._prices, FS_PER_US * self.deployment.engine.device_scale
+        if missing := [model for model in dict.fromkeys(models) if model not in known]:
+            times_us = self.estimates(missing).time_us.tolist()
+            known |= {
+                model: 0 if math.isnan(time) else round(time * unit)
+                for model, time in zip(missing, times_us, strict=True)
+            }
+        return [known[model] for model in models]
 
     def _tokens(self, count: TokenCount) -> dict[str, int]:
         """Time of a block of each letter, but its core of attention, and of the embedding."""
@@ -1087,13 +1153,14 @@ class StepCost:
 
     def _exposed(self, kind: str, load: StepLoad, parts: LayerParts) -> tuple[CollectiveSteps, ...]:
         """A layer's exchanges, as long as nothing hides them: ``parts`` of it, or of its two halves."""
-        rank, tokens, hidden = dataclasses.replace(self._rank, busiest=load.own), load.tokens, {}
+        gathers = _GATHERS[self._gathers, load.kernels] if self._gathers else ()
+        rank, tokens, hidden = dataclasses.replace(self._rank, busiest=load.own, gathers=gathers), load.tokens, {}
         is_split = self._is_split(load.own) and self._exchanging(kind)
         if is_split:
             rank, tokens = dataclasses.replace(rank, busiest=-(-load.own // 2)), -(-tokens // 2)
             hidden = parts.behind_decoding() if load.kernels == "low_latency" else parts.behind_prompts()
         elif self._overlap == "shared-experts":
-            hidden = {"dispatch": (parts.shared,)}
+            hidden = {"all_gather" if self._gathers == "few" else "dispatch": (parts.shared,)}
         messages = tuple(batch_ops.messages(rank, kind, tokens))
         made = []
         for message, each in zip(messages, self._exchanges(messages, load.kernels), strict=True):

@@ -35,6 +35,8 @@ OVERLAPS = ("none", "shared-experts", "two-batch")
 #: Before the step that needs them (LMCache, unless it loads layer by layer); each layer's while the one before it is
 #: computed (SGLang's HiCache); or beside the steps of others (vLLM's OffloadingConnector: WAITING_FOR_REMOTE_KVS).
 CACHE_LOADS = ("step", "layer", "beside")
+#: Kernels of latent attention but those that a device's file has measured: ``costs.CutlassTimes``.
+LATENT = ("cutlass",)
 MTP_ACCEPTANCE = 0.85
 #: Far above those in use; and SGLang's --max-loras-per-batch.
 MOST_LORA_RANK, _USUAL_SLOTS = 1024, 8
@@ -193,16 +195,22 @@ class Engine(Record, frozen=True, kw_only=True):
     which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64); ``expert_rows``: of how many rows the blocks
     are of which it multiplies one for each FP8 expert whatever its rows, in fused layers as slow as measured ones (0:
     only rows that there are, as fast as the products of which layers are made but in steps with prompts on one
-    data-parallel rank); ``kernels``: the library whose own constants in a device's file are its kernels';
-    ``pads_prompts``: data-parallel ranks pad steps with prompts to the longest, and experts compute the padding;
-    ``eager_drafts``: with drafts, steps of data-parallel ``ranks`` or ``all`` take ``prompt_layer_us``;
+    data-parallel rank); ``kernels``: the library whose own constants in a device's
+    file are its kernels'; ``pads_prompts``: data-parallel ranks pad steps with prompts to the longest, and experts
+    compute the padding; ``eager_drafts``: with drafts, steps of data-parallel ``ranks`` or ``all`` take
+    ``prompt_layer_us``;
     ``chance_ranks``: in which pools, where prompts are computed apart, a request goes to a data-parallel rank by
-    chance (``prefill``, ``both``). ``residuals``: where measured points were beside estimates of the time per
-    token, ``first_residuals`` of the time to the first one, by what was left out (``LEFT_OUT``);
-    ``computes``, ``most_devices``: on devices of which capabilities points ran, and on how many at most. ``kv_tokens``
-    overrides the pool that is computed from ``memory_share`` of the device's memory less weights, activations and
-    ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free. ``source`` says where the
-    constants come from, ``fitted_model`` and ``fitted_device`` of what, where that is one model on one device.
+    chance (``none``, ``prefill``, ``both``); ``gathers``: data-parallel ranks give all tokens
+    to ``all`` experts (SGLang without --moe-a2a-backend), or where these are on so ``few`` devices that most tokens go
+    to each anyway; ``latent``: by which kernels it computes latent attention (``LATENT``);
+    ``launches_ahead``: a decode step is launched before the last one ended, so that a cache which comes then misses it;
+    ``keeps_sent``: a prompt that is complete is one of its replica's sequences until its cache is where it decodes.
+    ``residuals``: where measured points were beside estimates of the time per token, ``first_residuals`` of the time to
+    the first one, by what was left out (``LEFT_OUT``); ``computes``, ``most_devices``: on devices of which capabilities
+    points ran, and on how many at most. ``kv_tokens`` overrides the pool that is computed from ``memory_share`` of the
+    device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of the pool that admission
+    leaves free. ``source`` says where the constants come from, ``fitted_model`` and ``fitted_device`` of what, where
+    that is one model on one device.
     """
 
     name: str = "default"
@@ -244,6 +252,10 @@ class Engine(Record, frozen=True, kw_only=True):
     pads_prompts: bool = False
     eager_drafts: str = ""
     chance_ranks: str = ""
+    gathers: str = ""
+    launches_ahead: bool = False
+    latent: str = ""
+    keeps_sent: bool = False
     residuals: tuple[ServingResiduals, ...] = ()
     first_residuals: tuple[ServingResiduals, ...] = ()
     computes: tuple[str, ...] = ()
@@ -265,7 +277,10 @@ class Engine(Record, frozen=True, kw_only=True):
             share = getattr(self, name)
             if share is not None and not (0 <= share <= 1 if name == "watermark" else 0 < share <= 1):
                 raise UsageError(f"{name} must be a share of at most 1, not {share:g}")
-        choices = {"chance_ranks": ("prefill", "both"), "eager_drafts": ("ranks", "all")}
+        choices = {
+            "chance_ranks": ("none", "prefill", "both"), "eager_drafts": ("ranks", "all"), "latent": LATENT,
+            "gathers": ("few", "all"),
+        }  # fmt: skip
         for name, known in {"overlap": OVERLAPS, "cache_load": CACHE_LOADS, **choices}.items():
             if (said := getattr(self, name)) and said not in known:
                 raise UsageError.unknown(name, said, known)

@@ -10,6 +10,7 @@ Levels of detail differ in how a step passes: ``high`` has an event per layer an
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ class RunningBatch:
         self._last_decode = 0
         self._reserved = False
         self._stuck = False
-        self._extra = self._load = 0
+        self._extra = self._load = self._sending = 0
         #: LoRA adapters of its sequences and prompts, and how many of them need each.
         self.adapters: Counter[int] = Counter()
 
@@ -85,9 +86,9 @@ class RunningBatch:
         room = self._rooms[self.replica.places[request]]
         return room == self.budget or room >= self._prompt(request)
 
-    def admit(self, *, whole: bool = False) -> int | None:
+    def admit(self, *, whole: bool = False, part: bool = False) -> int | None:
         """See ``scheduling.LaneView``."""
-        while (request := self._next() if self._has_place() else None) is not None:
+        while (request := self._next(part=part) if self._has_place() else None) is not None:
             if request in self.replica.loaded:
                 self.waiting.take()
                 return self._begin(request, *self.replica.loaded.pop(request))
@@ -164,20 +165,28 @@ class RunningBatch:
             self._stuck = False
         return preempted
 
-    def _next(self) -> int | None:
+    def _next(self, *, part: bool = False) -> int | None:
         """The next waiting request; as in vLLM, one is passed over whose adapter finds no slot beside the batch's."""
         most = self.replica.adapter_slots
         if self.replica.places and self.waiting:
-            is_open = max(self._rooms) >= min(self.replica.shortest, self.budget)
-            return self.waiting.first() if is_open and self.waiting.bring(self._fits) else None
+            return self._next_with_room(part)
         if not most:
             return self.waiting.first() if self.waiting else None
         known, full, of = self.adapters, len(self.adapters) >= most, self.requests.adapters
         return self.waiting.first() if self.waiting.bring(lambda each: not full or of[each] in known) else None
 
+    def _next_with_room(self, part: bool) -> int | None:
+        """The next waiting request whose data-parallel rank has room for it and a sequence left."""
+        places, most = self.replica.places, self.replica.cost.deployment.engine.max_num_seqs
+        least = 1 if part else min(self.replica.shortest, self.budget)
+        held = Counter(places[each] for each in self.partial)
+        is_open = {rank for rank, room in enumerate(self._rooms) if room >= least and held[rank] < most}
+        found = is_open and self.waiting.bring(lambda each: places[each] in is_open and (part or self._fits(each)))
+        return self.waiting.first() if found else None
+
     def _has_place(self) -> bool:
         """Whether this lane, the shortest one, has a sequence left."""
-        size = len(self)
+        size = len(self) + self._sending
         return size < self.limit and (not self._shares or size <= min(len(lane) for lane in self.replica.lanes))
 
     def _resume(self, request: int, prompt: int) -> None:
@@ -290,14 +299,29 @@ class RunningBatch:
         if left and replica.hand_over is None:
             self._join(request, prompt, done, now)
             return
-        self._release(request, prompt)
         log.last[request] = now
+        if left and replica.hand_over is not None and replica.cost.deployment.engine.keeps_sent:
+            self._sending += 1
+            replica.hand_over(replica, request, functools.partial(self._end_sending, request, prompt))
+            return
+        self._release(request, prompt)
         if not left:
             self._complete(request)
         elif replica.hand_over is not None:
-            replica.outstanding -= 1
-            replica.rank_of.pop(request, None)
-            replica.hand_over(replica, request)
+            self._forget(request)
+            replica.hand_over(replica, request, None)
+
+    def _end_sending(self, request: int, prompt: int) -> None:
+        """A prompt's cache is where it goes on: its place here is free."""
+        self._sending -= 1
+        self._release(request, prompt)
+        self._forget(request)
+        for lane in self.replica.lanes:
+            lane.room()
+
+    def _forget(self, request: int) -> None:
+        self.replica.outstanding -= 1
+        self.replica.rank_of.pop(request, None)
 
     def _join(self, request: int, prompt: int, done: int, since: float) -> None:
         """``request`` decodes from the next step on; ``done`` tokens are out, the last of them ``since``."""
@@ -338,8 +362,7 @@ class RunningBatch:
 
     def _complete(self, request: int) -> None:
         replica = self.replica
-        replica.outstanding -= 1
-        replica.rank_of.pop(request, None)
+        self._forget(request)
         if replica.done:
             replica.done.pop(request, None)
         if replica.finished is not None:
@@ -456,7 +479,7 @@ class SequentialLane(RunningBatch):
                 self._timer.set(start + sum_of_steps(cut, first, growth))
 
     def room(self) -> None:
-        """Blocks came back."""
+        """Blocks or places came back."""
         self._stuck = False
         if self._is_idle and self.waiting:
             self._is_idle = False

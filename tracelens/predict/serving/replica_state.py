@@ -529,11 +529,11 @@ class Step(NamedTuple):
 
 class Listeners(NamedTuple):
     """Who is told: ``finished(replica, request)`` when an answer is complete or a request rejected, ``hand_over`` when
-    a prompt is complete that decodes elsewhere, ``record`` after each step.
+    a prompt is complete that decodes elsewhere, with whom to tell that its cache is there, ``record`` after each step.
     """
 
     finished: Callable[[Any, int], None] | None = None
-    hand_over: Callable[[Any, int], None] | None = None
+    hand_over: Callable[[Any, int, Callable[[], None] | None], None] | None = None
     record: Callable[[Step], None] | None = None
 
 

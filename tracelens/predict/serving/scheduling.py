@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+
 from tracelens.registry import Registry, mark
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +46,12 @@ def router(name: str) -> Callable[[F], F]:
 def round_robin(arrived: Arrived, replicas: Sequence[ReplicaView]) -> int:
     """The ``number``-th arrival goes to replica ``number`` modulo their count."""
     return arrived.number % len(replicas)
+
+
+@router("random")
+def by_chance(arrived: Arrived, replicas: Sequence[ReplicaView]) -> int:
+    """Any replica, the same in every run."""
+    return int(np.random.default_rng(arrived.number).integers(len(replicas)))
 
 
 @router("session-affinity")
@@ -105,11 +113,11 @@ class LaneView(Protocol):
         """Tokens that the next waiting prompt lacks; None when nothing waits."""
         ...
 
-    def admit(self, *, whole: bool = False) -> int | None:
+    def admit(self, *, whole: bool = False, part: bool = False) -> int | None:
         """Takes the next waiting request in: it is then the last of ``partial``, or decodes (its cache was kept).
 
         Returns how many prompt tokens it lacks. None when nothing waits or it does not fit now. ``whole`` reserves room
-        for the answer, too.
+        for the answer, too; with ``part``, a data-parallel rank with any tokens left takes a prompt.
         """
         ...
 
@@ -188,7 +196,7 @@ def chunked_prefill(lane: LaneView) -> Plan:
             break
         if tokens := _taken(rooms, lacking, lane.place(request)):
             chunks.append((request, tokens))
-    while max(rooms) > 0 and not preempted and (lacks := lane.admit()) is not None:
+    while max(rooms) > 0 and not preempted and (lacks := lane.admit(part=True)) is not None:
         if lacks:
             request = next(reversed(lane.partial))
             chunks.append((request, _taken(rooms, lacks, lane.place(request))))

@@ -133,7 +133,9 @@ class ServingConfig(DeploymentOptions):
         "when a prompt's KV cache leaves: whole after the prompt, or by chunk or layer while the rest is computed",
         "whole", choices=("whole", "chunk", "layer"),
     )  # fmt: skip
-    router: str = _how("routing policy: round-robin, least-loaded, prefix-aware, session-affinity", "round-robin")
+    router: str = _how(
+        "routing policy: round-robin, random, least-loaded, prefix-aware, session-affinity", "round-robin"
+    )
     order: str = _how("queue order: fcfs, sjf, priority", "fcfs")
     lod: str = _how(
         "level of detail: high, medium or low, for all replicas or one each", "medium", metavar="LEVEL[,LEVEL]"

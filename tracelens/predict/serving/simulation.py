@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tracelens.errors import UsageError
 from tracelens.predict.serving.costs import FS_PER_US, StepCost
@@ -17,6 +18,7 @@ from tracelens.predict.serving.lanes import SequentialLane
 from tracelens.predict.serving.replica_state import Conduct, Listeners, Options, ReplicaState, RequestLog, Step, StepLog
 from tracelens.predict.serving.requests import Requests
 from tracelens.predict.serving.scheduling import Arrived, ReplicaView, policies, routers
+from tracelens.registry import Registry
 from tracelens.types.units import BYTES_PER_GB
 
 #: Share of the time above which reading disks bounds a replica.
@@ -54,18 +56,31 @@ class Replica(ReplicaState):
         for lane in self.lanes:
             lane.notice()
 
-    def until_received(self, number: int) -> int:
+    def until_received(self, number: int, *, is_elsewhere: bool = False) -> int:
         """Time in fs until the scheduler looks for the ``number``-th arrival: every ``recv_interval`` steps while
         sequences decode and no prompt is computed (SGLang's SchedulerRecvSkipper). Arrivals are spread evenly over the
-        interval, by multiples of the golden ratio, so that a run repeats itself.
+        interval, by multiples of the golden ratio, so that a run repeats itself. The last step of the interval counts
+        where the prompt ``is_elsewhere`` and waits until this replica has room for its cache; the lane waits for its
+        end itself otherwise.
         """
-        interval = self.cost.deployment.engine.recv_interval
+        engine = self.cost.deployment.engine
+        steps = engine.recv_interval - (not (is_elsewhere and engine.launches_ahead))
+        if not steps or any(lane.partial for lane in self.lanes):
+            return 0
+        return round(number * _GOLDEN % 1 * steps * self._decode_fs())
+
+    def until_joined(self) -> int:
+        """Time in fs that a cache has been here before its sequence may join: the step that was launched ahead."""
+        return self._decode_fs() if self.cost.deployment.engine.launches_ahead else 0
+
+    def _decode_fs(self) -> int:
+        """A decode step as of now; 0 where nothing decodes."""
         batch: int = sum(lane.decoding for lane in self.lanes)
-        if interval == 1 or not batch or any(lane.partial for lane in self.lanes):
+        if not batch:
             return 0
         context: int = sum(lane.keys() for lane in self.lanes)
         line = self.cost.decode_line(batch, context)
-        return round(number * _GOLDEN % 1 * (interval - 1) * (line.fixed + line.slope * context))
+        return line.fixed + line.slope * context
 
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt the cache of a data-parallel rank holds at most."""
@@ -116,6 +131,13 @@ class RankView:
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt its cache holds."""
         return self._replica.pool.cached(self._replica.on_rank(pieces, self._rank))
+
+
+def _named(known: Registry, name: str, what: str) -> Callable[..., Any]:
+    """What a router or a policy of this name does. UsageError for a name that there is not."""
+    if name not in known:
+        raise UsageError.unknown(what, name, known)
+    return known[name].target
 
 
 def _of_pools(made: StepCost | tuple[StepCost, StepCost], options: Options) -> tuple[StepCost, StepCost]:
@@ -172,11 +194,11 @@ class Simulation:
         self._arrived, self._first = 0, requests.comes_by_itself
         self.cost, self._prefill_cost = _of_pools(cost or StepCost(deployment), options)
         self._prefill_cost.foresee_prompts(set(requests.input_tokens))
-        policy = options.policy or deployment.engine.policy
-        for known, name, what in ((policies(), policy, "policy"), (routers(), options.router, "router")):
-            if name not in known:
-                raise UsageError.unknown(what, name, known)
-        self._pick, self._plan = routers()[options.router].target, policies()[policy].target
+        self._plans = [
+            _named(policies(), options.policy or each.deployment.engine.policy, "policy")
+            for each in (self.cost, self._prefill_cost)
+        ]
+        self._pick = _named(routers(), options.router, "router")
         self.queue = queue or EventQueue()
         self.log = RequestLog.of(len(requests))
         self._next = 0
@@ -204,7 +226,10 @@ class Simulation:
             self.requests,
             self.log,
             Conduct(
-                options, self._plan, options.level(index), is_alone or not (is_answered or options.prefill_replicas)
+                options,
+                self._plans[0 if decodes else 1],
+                options.level(index),
+                is_alone or not (is_answered or options.prefill_replicas),
             ),
             Listeners(
                 finished=self._finished if is_answered else None,
@@ -293,11 +318,12 @@ class Simulation:
             action(*given)
 
     def _enter(self, request: int, arrived: Arrived) -> None:
-        replica, receiving = self._routed(request, arrived, self._entry), []
+        replica = self._routed(request, arrived, self._entry)
+        wait_fs = replica.until_received(arrived.number)
         if self.options.prefill_replicas:
             # A decoding replica sets the transfer up before the prompt is computed
-            receiving = [self._decoders[arrived.number % len(self._decoders)]]
-        wait_fs = max(each.until_received(arrived.number) for each in (replica, *receiving))
+            receiving = self._decoders[arrived.number % len(self._decoders)]
+            wait_fs = max(wait_fs, receiving.until_received(arrived.number, is_elsewhere=True))
         self._after(wait_fs, self._take_in, replica, request)
 
     def _take_in(self, replica: Replica, request: int) -> None:
@@ -320,11 +346,11 @@ class Simulation:
         else:
             self._after(self.requests.think_fs, self._feed, 0, follower)
 
-    def _hand_over(self, replica: Replica, request: int) -> None:
-        self.queue.start(self._travel(request))
+    def _hand_over(self, replica: Replica, request: int, sent: Callable[[], None] | None) -> None:
+        self.queue.start(self._travel(request, sent))
 
-    def _travel(self, request: int) -> Process:
-        """The prompt's cache goes to a decoding replica; a link carries one at a time."""
+    def _travel(self, request: int, sent: Callable[[], None] | None) -> Process:
+        """The prompt's cache goes to a decoding replica; a link carries one at a time. Who must know it is ``sent``."""
         tokens, link = self.requests.input_tokens[request], self._kv_links[request % len(self._kv_links)]
         before = self.queue.now - self.log.scheduled[request]
         yield link
@@ -332,9 +358,14 @@ class Simulation:
         link.release()
         if self._handover_fs:
             yield self._handover_fs
+        if sent is not None:
+            sent()
         arrived = self._as_arrived(request, self._handed)
         self._handed += 1
-        self._routed(request, arrived, self._decoders).enqueue(request, kept=True)
+        replica = self._routed(request, arrived, self._decoders)
+        if late_fs := replica.until_joined():
+            yield late_fs
+        replica.enqueue(request, kept=True)
 
     def _left_fs(self, tokens: int, before: float) -> int:
         """How long a prompt's cache still travels that was computed in the ``before`` fs until now: what did not fit in

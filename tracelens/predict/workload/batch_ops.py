@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from tracelens.perf_models import PerfModel
 from tracelens.predict.workload import blocks
 from tracelens.predict.workload.blocks import DENSE_LAYER, Message, block_ops, block_types, last_residual_ops
+from tracelens.predict.workload.blocks.attention import absorbed
 from tracelens.predict.workload.layer_ops import Batch, LayerOp
 from tracelens.predict.workload.model_shape import ModelShape
 from tracelens.predict.workload.ranks import InferenceRank
@@ -106,6 +107,13 @@ def core_ops(rank: InferenceRank, letter: str, *, b: int, new: int, past: int) -
     """What of a block depends on how tokens lie in sequences: ``b`` of ``new`` tokens each, after ``past`` cached."""
     made = block_types()[letter].cores(rank.local.of(letter), b=b, new=new, past=past)
     return tuple(rank.cached(model) for model in made)
+
+
+def absorbed_flops(rank: InferenceRank, letter: str, *, new: int, past: int) -> float:
+    """Of attention on the latent of ``new`` tokens of a sequence after ``past``; 0 of a block without a latent."""
+    shape = rank.local.of(letter)
+    latent = shape.latent_attention
+    return 0.0 if latent is None else absorbed(shape, latent, b=1, new=new, past=past).flops()
 
 
 def embedding_ops(rank: InferenceRank, tokens: int) -> list[LayerOp]:

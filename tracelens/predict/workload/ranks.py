@@ -442,7 +442,10 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     the data-parallel rank computes that has most of a step, padding included; None: they are divided evenly.
     ``lora``: the rank of the adapters beside its products, of which a step's tokens need ``adapters`` different ones.
     ``fused``: types in which engines' fused expert layers were measured on the device; ``expert_rows`` as the engine's.
-    ``is_mean``: its experts have the mean of the devices' tokens, not the most.
+    ``is_mean``: its experts have the mean of the devices' tokens, not the most. ``gathers``: the collectives by which
+    data-parallel ranks give all experts all tokens and take back what these make of them, each padded to the longest
+    but in an all-reduce; none: they send each token to its experts. ``narrows_late``: FP8 is made of the model's type
+    where experts are.
     """
 
     shape: ModelShape
@@ -464,6 +467,8 @@ class InferenceRank(Record, frozen=True, kw_only=True):
     fused: frozenset[DType] = frozenset()
     expert_rows: int = 0
     is_mean: bool = False
+    gathers: tuple[str, ...] = ()
+    narrows_late: bool = False
 
     @property
     def width(self) -> float:
@@ -512,11 +517,16 @@ class InferenceRank(Record, frozen=True, kw_only=True):
 
     @property
     def sent_width(self) -> float:
-        """Bytes of an element on its way to experts: FP8 with a scale per 128 where they multiply narrow types."""
+        """Bytes of an element on its way to experts: FP8 with a scale per 128 where they multiply narrow types; NVFP4
+        with a scale per 16 where it ``narrows_late`` (TensorRT-LLM's fused_moe_cutlass.py, fused_moe_wide_ep.py).
+        """
         asked = NarrowWeights(dtype=self.experts) if self.experts is not None else None
         narrow = self.held.of("experts.up") if self.held is not None else asked
-        if narrow is None or (narrow.computed or narrow.dtype) not in self.multiplied:
+        dtype = None if narrow is None else narrow.computed or narrow.dtype
+        if dtype is None or dtype not in self.multiplied:
             return self.width
+        if self.narrows_late:
+            return dtype.width_bytes + 1 / 16 if dtype.rate == "fp4" else self.width
         return 1 + 4 / 128
 
     def own(self, tokens: int) -> int:

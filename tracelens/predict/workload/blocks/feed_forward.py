@@ -118,13 +118,18 @@ class MixtureOfExperts(BlockType, name="moe", waits_for_host=True, recompute_mod
     def messages(self, rank: InferenceRank, tokens: int) -> Iterator[Message]:
         """There and back between experts' devices, and the result gathered by tensor ranks, each of which sent a part.
 
-        As any other block without expert parallelism, and where all devices have all tokens.
+        As any other block without expert parallelism, and where all devices have all tokens; or as ``rank.gathers``.
         """
         if rank.ep == 1 or rank.dp == 1:
             yield from super().messages(rank, tokens)
             return
         own, experts, traffic = rank.own(tokens), _of(rank.shape), rank.traffic
         hidden, sent = experts.latent or rank.shape.hidden, math.ceil(own * rank.imbalance / rank.tp)
+        for word in rank.gathers:
+            width = rank.sent_width if word == "all_gather" else rank.width
+            yield Message(word, tokens * hidden * width, rank.tp * rank.dp)
+        if rank.gathers:
+            return
         for word, width in (("dispatch", rank.sent_width), ("combine", rank.width)):
             copied = sent * traffic.copies_imbalance
             routed = SentTokens(copied, hidden, experts.top_k, traffic.held * rank.ep, width)
