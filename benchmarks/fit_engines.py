@@ -32,13 +32,13 @@ from tracelens.backends.base import system_of
 from tracelens.errors import TracelensError
 from tracelens.laboratory.configuration_rows import (
     LIMITS,
-    PER_USER,
     PointEstimate,
     PointSimulator,
     ServingPoint,
     median_step,
     point_of,
 )
+from tracelens.laboratory.inferencex import PER_USER
 from tracelens.predict.serving.costs import StepCost
 from tracelens.predict.serving.deployment import compute_of
 
@@ -440,23 +440,32 @@ def apart(folder: Path, points: Sequence[Served]) -> dict[str, list[tuple[Served
     return found
 
 
-def handed_over(found: Sequence[tuple[Served, float]]) -> tuple[list[tuple[Served, float]], float]:
-    """Times to the first token of disaggregated rows with what handing over adds to them, by other devices than their
-    own; and what it adds by all, in us: of each device's rows of few requests at once, the median of how much longer
-    the median was than simulated without it. Means hold a run's start.
+def handed_over(
+    found: Sequence[tuple[Served, float]],
+) -> tuple[list[tuple[Served, float]], dict[str, float]]:
+    """Times to the first token of disaggregated rows with what handing over adds to them, by other families than their
+    own; and what it adds by all of a vendor, in us: of each family's rows of few requests at once, the median of how
+    much longer the median was than simulated without it. Means hold a run's start. Vendors differ in what hands over:
+    Dynamo on NVIDIA's devices, SGLang's own router and MoRI on AMD's.
     """
-    late: dict[str, list[float]] = defaultdict(list)
+    late: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one, ratio in found:
         if one.point.concurrency <= ALONE and ratio == ratio:
             mean, middle = float(one.row["ttft_ms"]), float(one.row["median_ttft_ms"])
-            late[one.point.system].append((mean if middle != middle else middle) - ratio * mean)
-    medians = {name: float(np.median(values)) for name, values in late.items()}
+            own = (mean if middle != middle else middle) - ratio * mean
+            late[vendor_of(one.engine)][one.family].append(own)
+    medians = {
+        vendor: {family: float(np.median(each)) for family, each in by_family.items()}
+        for vendor, by_family in late.items()
+    }
 
-    def added_ms(without: str = "") -> float:
-        return float(np.median([value for name, value in medians.items() if name != without]))
+    def added_ms(vendor: str, without: str = "") -> float:
+        return float(np.median([value for family, value in medians[vendor].items() if family != without]))
 
-    with_it = [(one, ratio + added_ms(one.point.system) / float(one.row["ttft_ms"])) for one, ratio in found]
-    return with_it, 1e3 * added_ms()
+    with_it = [
+        (one, ratio + added_ms(vendor_of(one.engine), one.family) / float(one.row["ttft_ms"])) for one, ratio in found
+    ]
+    return with_it, {vendor: 1e3 * added_ms(vendor) for vendor in medians}
 
 
 def constants_of(logs: np.ndarray) -> dict[str, float]:
@@ -492,8 +501,10 @@ def spans(scored: Sequence[tuple[Served, float]], vendor: str) -> tuple[float, f
 Scores = Mapping[str, Sequence[tuple[Served, float]]]
 
 
-def write(points: Sequence[Served], scores: Scores, first: Scores, of_all: Mapping[str, float], today: str) -> None:
-    """Every engine's file; ``of_all``: what they have in common."""
+def write(
+    points: Sequence[Served], scores: Scores, first: Scores, handover_us: Mapping[str, float], most: int, today: str
+) -> None:
+    """Every engine's file; ``handover_us``: of each vendor; ``most``: on how many devices points ran at most."""
     folder = Path(engines_room.__file__).parent
     for vendor, pooled in (("nvidia", "pooled"), ("amd", "pooled-rocm")):
         all_of_it = [o for o in points if vendor_of(o.engine) == vendor]
@@ -513,7 +524,7 @@ def write(points: Sequence[Served], scores: Scores, first: Scores, of_all: Mappi
                 f'source = "{sum(not o.is_first for o in mine)} published points: {families}; fit_engines.py, {today}"',
                 *(f"{key} = {value:.4g}" for key, value in constants_of(fit.logs(name)).items()),
                 *(f'{key} = "{value}"' for key, value in texts.items()),
-                f"computes = [{computes}]", *(f"{key} = {value:.4g}" for key, value in of_all.items()),
+                f"computes = [{computes}]", f"handover_us = {handover_us[vendor]:.4g}", f"most_devices = {most}",
                 *residual_lines("residuals", scores, vendor), *residual_lines("first_residuals", first, vendor),
                 *(each for release in releases for each in release_lines(fit, release)),
             ]  # fmt: skip
@@ -564,7 +575,7 @@ def main() -> None:
             print_lines(title, scored)
     if args.write:
         most = max(one.point.devices for one, _ in scores["apart"])
-        write(points, scores, first, {"handover_us": handover_us, "most_devices": most}, args.date)
+        write(points, scores, first, handover_us, most, args.date)
     if args.predictions is not None:
         predictions(args.predictions, scores, first)
 

@@ -148,16 +148,163 @@ APART = {
 
 def test_rows_of_inferencex_have_the_slots_of_tensorrt_llm_s_recipes() -> None:
     """Recipes by workers, data-parallel ranks, batch and users: ctx1_gen3_tep16_batch1 with 6, ..._batch2 with 9,
-    ..._batch8 with 30, ctx1_gen1_dep16_batch32 with 615, ctx2_gen1_dep16_batch256 with 4916; SGLang's say none.
+    ..._batch8 with 30, ctx1_gen1_dep16_batch32 with 615, ctx2_gen1_dep16_batch256 with 4916. On H200
+    c1_ctx1_gen9_tep8_batch1 with 11 users and c4_ctx1_gen9_tep8_batch256 with 36.
     """
     for workers, dp, slots, users in ((3, 1, 1, 6), (3, 1, 2, 9), (3, 1, 8, 30), (1, 16, 32, 615), (1, 16, 256, 4916)):
         row = {**APART, "decode_num_workers": workers, "decode_attention_dp_size": dp, "concurrency": users}
+        row |= {"system": "h100_sxm"}
         assert point_of(row).slots == slots
-        for other in ({"backend": "sglang"}, {"source": "mine"}, {"mode": "agg"}):
+        for other in ({"source": "mine"}, {"mode": "agg"}):
             assert point_of({**row, **other}).slots == 0
-    prompts = point_of({**APART, "concurrency": 8}).prefill
-    assert prompts == Parallelism(dp=8, ep=8)
-    assert point_of({**APART, "concurrency": 8, "backend": "sglang"}).prefill == Parallelism(tp=8, ep=8)
+    assert [point_of({**APART, "decode_num_workers": 9, "concurrency": users}).slots for users in (11, 36)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("system", "isl", "said", "prefill", "prompt_slots"),
+    [
+        ("h200_sxm", 1024, (8, 1, 8), Parallelism(dp=8, ep=8), 8),
+        ("h200_sxm", 8192, (8, 1, 8), Parallelism(tp=8, ep=8), 2),
+        ("h200_sxm", 8192, (1, 8, 8), Parallelism(tp=8, ep=8), 2),
+        ("h100_sxm", 1024, (1, 16, 16), Parallelism(dp=16, ep=16), 2),
+        ("h100_sxm", 8192, (16, 1, 16), Parallelism(dp=16, ep=16), 1),
+        ("b200_sxm", 8192, (8, 1, 8), Parallelism(dp=8, ep=8), 0),
+    ],
+)
+def test_rows_of_inferencex_have_the_prefill_workers_of_tensorrt_llm_s_recipes(
+    system: str, isl: int, said: tuple[int, int, int], prefill: Parallelism, prompt_slots: int
+) -> None:
+    """Whatever rows say of data-parallel attention; others are as they say."""
+    stated = dict(zip(("prefill_tp_size", "prefill_attention_dp_size", "prefill_moe_ep_size"), said, strict=True))
+    row = {**APART, "system": system, "isl": isl, "concurrency": 8, **stated}
+    point = point_of(row)
+    assert (point.prefill, point.prompt_slots) == (prefill, prompt_slots)
+    other = point_of({**row, "backend": "sglang"})
+    assert (other.prefill, other.prompt_slots) == (Parallelism(tp=said[0], dp=said[1], ep=said[2]), 0)
+
+
+@pytest.mark.sweep
+def test_prompts_beyond_the_slots_of_a_prefill_worker_wait() -> None:
+    """Four users' prompts of 1,024 tokens in one step, or one after the other: three steps more for the last."""
+    point = dataclasses.replace(point_of({**APART, "concurrency": 4}), prompt_slots=0, per_user=1)
+    one = dataclasses.replace(point, prefill=Parallelism(tp=8, ep=8), prompt_slots=1)
+    four = dataclasses.replace(one, prompt_slots=4)
+    apart, together = (PointSimulator(LIMITS).estimate(each) for each in (one, four))
+    cost = PointSimulator(LIMITS).cost(dataclasses.replace(one, parallelism=Parallelism(tp=8, ep=8)))
+    steps_ms = [sum(cost.mixed_time(1024 * n, [(1024, 0)] * n, n, n, 0, 0)) / 1e12 for n in (1, 4)]
+    assert apart.ttft_ms - together.ttft_ms == pytest.approx(2.5 * steps_ms[0] - steps_ms[1], rel=0.1)
+
+
+def test_rows_of_inferencex_have_the_limits_of_srt_slurm_s_recipes() -> None:
+    """On H200 bs256-1p6d-dep-mtp: 65,536 new tokens a step, 64 prompts and 128 answers of eight ranks."""
+    row = {**APART, "backend": "sglang", "concurrency": 2048, "decode_num_workers": 6, "decode_tp_size": 1,
+           "decode_attention_dp_size": 8.0, "spec_decoding": "mtp"}  # fmt: skip
+    point = point_of(row)
+    assert (point.prompt_tokens, point.prompt_slots, point.slots) == (8192, 8, 16)
+    two_nodes = point_of({**row, "system": "h100_sxm", "decode_attention_dp_size": 1})
+    assert (two_nodes.prompt_tokens, two_nodes.prompt_slots, two_nodes.slots) == (2048, 2, 0)
+    for other in ({"source": "mine"}, {"mode": "agg"}, {"system": "b200_sxm"}):
+        assert point_of({**row, **other}).prompt_tokens == 0
+
+
+def test_rows_of_inferencex_are_as_dynamo_s_scripts_start_sglang_on_gb200() -> None:
+    """A worker of one node shares heads, whatever a row says, and looks for requests at every tenth step; a wide one
+    does at each. 131,072 new tokens a step on 8 ranks; an FP8 cache holds twice as many tokens.
+    """
+    row = {**APART, "backend": "sglang", "system": "gb200", "isl": 8192, "concurrency": 128, "date": "2025-12-21",
+           "prefill_tp_size": 1, "prefill_attention_dp_size": 8, "decode_tp_size": 1, "decode_attention_dp_size": 32,
+           "decode_moe_ep_size": 32}  # fmt: skip
+    wide = point_of(row)
+    assert (wide.kv, wide.memory_share, wide.prompt_tokens, wide.recv_interval) == ("fp8", 0.82, 16384, 1)
+    assert (wide.parallelism, wide.latent) == (Parallelism(dp=32, ep=32), "")
+    before = point_of({**row, "date": "2025-12-15"})
+    assert (before.kv, before.latent) == ("", "cutlass")
+    assert point_of({**row, "date": "2025-12-15", "isl": 1024}).latent == ""
+    one = {**row, "prefill_attention_dp_size": 4, "decode_attention_dp_size": 4, "prefill_moe_ep_size": 4,
+           "decode_moe_ep_size": 4}  # fmt: skip
+    node = point_of(one)
+    assert node.parallelism == node.prefill == Parallelism(tp=4)
+    assert (node.memory_share, node.prompt_tokens, node.recv_interval) == (0.95, 24576, 10)
+    assert point_of({**one, "source": "mine"}).parallelism == Parallelism(dp=4, ep=4)
+    simulator = PointSimulator(LIMITS)
+    half, whole = (simulator.cost(dataclasses.replace(node, kv=kv)).pool_tokens() for kv in ("fp8", "bf16"))
+    assert half == pytest.approx(2 * whole, rel=1e-3)
+    assert simulator.cost(dataclasses.replace(node, memory_share=0.9)).pool_tokens() < half
+
+
+def test_a_prompt_of_many_chunks_is_computed_in_as_many_steps() -> None:
+    """8,192 tokens on H100 in four steps of 2,048, not in one: three times what a step costs whatever its tokens."""
+    row = {**APART, "backend": "sglang", "system": "h100_sxm", "isl": 8192, "concurrency": 1, "prefill_tp_size": 16,
+           "decode_tp_size": 16, "decode_attention_dp_size": 1}  # fmt: skip
+    chunked, whole = (PointSimulator(LIMITS).estimate(point_of(each)) for each in (row, {**row, "source": "mine"}))
+    assert chunked.ttft_ms is not None
+    layer_us = fitted_engine("sglang", H100).prompt_layer_us
+    assert layer_us is not None
+    assert chunked.ttft_ms > whole.ttft_ms + 3 * 61 * layer_us / 1e3
+
+
+MORI = {**APART, "system": "mi355x", "backend": "sglang", "concurrency": 256, "prefill_moe_ep_size": 1,
+        "decode_moe_ep_size": 1}  # fmt: skip
+RANKS = {f"{pool}_{name}": size for pool in ("prefill", "decode") for name, size in
+         (("tp_size", 1), ("attention_dp_size", 8), ("moe_ep_size", 8))}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("day", "precision", "split", "slots", "tokens", "places", "ranks"),
+    [
+        ("2026-01-08", "fp8", RANKS, 0, 16384, 1, "both"),
+        ("2026-02-13", "fp4", RANKS, 0, 2048, 3, "both"),
+        ("2026-02-14", "fp8", {}, 128, 16384, 128, ""),
+        ("2026-02-04", "fp4", {"decode_moe_ep_size": 8}, 256, 16384, 128, "both"),
+        ("2026-03-13", "fp4", RANKS, 160, 16384, 3, ""),
+        ("2026-05-07", "fp4", RANKS, 512, 8192, 512, "none"),
+        ("2026-05-28", "fp8", RANKS, 160, 8192, 3, ""),
+    ],
+)
+def test_rows_of_mi355x_have_the_limits_of_their_day_s_launch_scripts(
+    day, precision, split, slots, tokens, places, ranks
+) -> None:
+    point = point_of({**MORI, **split, "date": day, "precision": precision})
+    assert (point.slots, point.prompt_tokens, point.prompt_slots, point.chance_ranks) == (slots, tokens, places, ranks)
+    assert point.router == "random"
+    for other in ({"source": "mine"}, {"system": "b300"}, {"mode": "agg"}):
+        plain = point_of({**MORI, **split, "date": day, "precision": precision, **other})
+        assert (plain.slots, plain.prompt_tokens, plain.router) == (0, 0, "round-robin")
+
+
+def test_rows_of_mi355x_in_fp4_had_experts_on_all_devices_before_march() -> None:
+    days = {"fp4": ("2026-02-13", "2026-03-13"), "fp8": ("2026-02-14",)}
+    points = {
+        (name, day): point_of({**MORI, "precision": name, "date": day}) for name, some in days.items() for day in some
+    }
+    assert [point.parallelism.ep for point in points.values()] == [8, 1, 1]
+    assert [point.prefill.ep for point in points.values()] == [8, 1, 1]
+    assert points["fp4", "2026-02-13"].slots == 256
+
+
+def test_rows_of_mi355x_draft_as_many_tokens_as_their_day_s_configurations_say() -> None:
+    asked = {**MORI, "spec_decoding": "mtp"}
+    said = [
+        ({"date": "2026-02-04"}, "mtp"), ({"date": "2026-02-14"}, "mtp:2:0.69"),
+        ({"date": "2026-02-14", **RANKS}, "mtp"), ({"date": "2026-02-14", "precision": "fp4"}, "mtp"),
+        ({"date": "2026-03-13", "precision": "fp4", "concurrency": 32}, "mtp:3:0.69"),
+        ({"date": "2026-03-13", "precision": "fp4", "concurrency": 64}, "mtp"),
+        ({"date": "2026-05-31", "precision": "fp4", "concurrency": 64, "isl": 8192}, "mtp:3:0.69"),
+        ({"date": "2026-02-14", "spec_decoding": "none"}, ""),
+    ]  # fmt: skip
+    assert [point_of({**asked, **each}).speculation for each, _ in said] == [text for _, text in said]
+
+
+def test_a_row_s_limits_bound_its_prompts_and_answers() -> None:
+    """One prompt per rank at a time is slower than three; answers that find no place wait for one."""
+    row = {**MORI, "isl_actual_mean": 922, "osl_actual_mean": 922, "date": "2026-02-14", "concurrency": 160}
+    few = {**row, "osl_actual_mean": 64, "concurrency": 64, **RANKS}
+    one, three = (
+        PointSimulator(LIMITS).estimate(point_of({**few, "date": day})) for day in ("2026-01-08", row["date"])
+    )
+    assert one.ttft_ms > 1.2 * three.ttft_ms
+    free, full = (PointSimulator(LIMITS).estimate(point_of({**row, "decode_moe_ep_size": ep})) for ep in (8, 1))
+    assert full.ttft_ms > 1.5 * free.ttft_ms
 
 
 def test_rows_of_inferencex_draft_as_its_scripts_start_sglang_on_hopper() -> None:
@@ -180,7 +327,8 @@ def test_rows_of_inferencex_draft_as_its_scripts_start_sglang_on_hopper() -> Non
 @pytest.mark.sweep
 def test_a_request_waits_for_a_slot_of_the_decoding_worker() -> None:
     """Two users of a worker with one slot: one waits while the other's answer is made (H100: 12.3 s of 14.0 ms each)."""
-    row = {**APART, "concurrency": 2, "decode_num_workers": 1}
+    row = {**APART, "system": "h100_sxm", "concurrency": 2, "decode_num_workers": 1}
+    row |= dict.fromkeys(("prefill_tp_size", "prefill_moe_ep_size", "decode_tp_size", "decode_moe_ep_size"), 16)
     one, both = (PointSimulator(LIMITS).estimate(point_of(each)) for each in (row, {**row, "source": "mine"}))
     assert one.tpot_ms is not None
     assert both.ttft_ms is not None
@@ -458,8 +606,8 @@ def test_experts_take_as_long_as_measured_layers_where_there_are_some_and_no_gra
         assert parts <= made.keys()
         assert sum(made[name][1] for name in parts) < fs
         assert _operations("bf16", engine, 8, has_prompt=True)["experts.layer"][1] < fs
-    # Behind an exchange among data-parallel ranks, other engines than vLLM compute products
-    for engine in ("vllm", "sglang"):
+    # Behind an exchange among data-parallel ranks, SGLang computes products
+    for engine in ("vllm", "sglang", "trtllm"):
         made = _operations("bf16", engine, 8, dp=4, has_prompt=True)
         assert (parts <= made.keys()) == (engine == "sglang")
 

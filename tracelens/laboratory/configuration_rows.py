@@ -26,6 +26,7 @@ from tracelens.files.data_table import Headings, Number, is_blank
 from tracelens.files.documents import toml_of
 from tracelens.files.option_fields import BACKENDS
 from tracelens.hardware.power import power_constants
+from tracelens.laboratory.inferencex import INFERENCEX, launched, speculates, text_of
 from tracelens.predict.serving import engines
 from tracelens.predict.serving.costs import Mix, StepCost
 from tracelens.predict.serving.deployment import (
@@ -35,7 +36,6 @@ from tracelens.predict.serving.deployment import (
     ServingPrecision,
     Speculation,
     as_served,
-    compute_of,
 )
 from tracelens.predict.serving.metrics import FS_PER_S, energy_of, over_waiting_j
 from tracelens.predict.serving.replica_state import Options
@@ -60,10 +60,8 @@ LARGEST_MEMORY_SHARE = 0.95
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high", "ttft_ms_low", "ttft_ms_high")
 #: In place of them, of a table that states the batch that ran: the median time between tokens.
 GAP_ESTIMATES = ("itl_ms_est", "itl_ms_low", "itl_ms_high")
-#: The beginning of ``source`` of its rows.
-INFERENCEX = "InferenceX"
-#: Requests of its client per user (--num-prompts; srt-slurm's sa-bench too): the first of all users come at once.
-PER_USER = 10
+#: How many lengths prompts have: of few, steps with the same tokens come again and are priced once.
+LENGTHS = 16
 #: Added where energies of a row's device are measured.
 ENERGY_ESTIMATES = ("energy_per_token_j_est", "energy_per_token_j_low", "energy_per_token_j_high", "power_w_gpu_est")
 #: Between which factors of estimated J per token nine of ten of ML.ENERGY's 380 rows of known models are. Of each model
@@ -84,14 +82,9 @@ _COUNTS = frozenset({
 #: ``1k/8k``, ``8x H100``, ``MTP-3``.
 _LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]{1,5}) ?[x×] ?(?=[a-z])|(?<=[a-z0-9]) ?[x×] ?([0-9]{1,5})$", re.IGNORECASE)
-_SPECULATES = re.compile(r"(mtp|eagle|nextn|true|yes|on)\b.*|(mtp|eagle)[0-9].*|[1-9][0-9]?(\.0)?", re.IGNORECASE)
 _RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 #: When PyPI had SGLang 0.5.8.
 _TURNS = datetime.date(2026, 1, 23)
-#: When sglang#27689 was proposed.
-_PLANS = datetime.date(2026, 6, 9)
-#: When InferenceX had #1236.
-_ALL_FP4 = datetime.date(2026, 5, 7)
 #: Modes in which other replicas compute prompts.
 _APART = ("disagg", "disaggregated", "pd", "p/d")
 #: Modes in which one replica computes prompts and answers.
@@ -133,11 +126,22 @@ class ServingPoint(Record, frozen=True, kw_only=True):
     #: As the engine's; empty: as that does.
     chance_ranks: str = ""
     eager_drafts: str = ""
+    gathers: str = ""
+    latent: str = ""
     overlap: str = ""
+    #: The type of the key-value cache; empty: as the engine has it. Of the memory, what is for weights and cache; 0: as
+    #: ``LIMITS``, or more where a model needs it.
+    kv: str = ""
+    memory_share: float = 0.0
     #: Sequences that a data-parallel rank decodes at most; 0: as many as there are.
     slots: int = 0
-    #: How many requests of a run there are per user, where its means hold the first ones, which come at once; 0: means
-    #: of a steady state.
+    #: Where prompts are computed apart, requests that a data-parallel rank takes at once (0: as many as there are), and
+    #: new tokens of its step, to which the last prompt is cut (0: as ``LIMITS``, and none is cut).
+    prompt_slots: int = 0
+    prompt_tokens: int = 0
+    #: As ``Options.router``.
+    router: str = "round-robin"
+    #: How many requests of a run there are per user; 0: not known, its figures are those of a steady state.
     per_user: int = 0
     #: Whether times are medians over requests, not means.
     is_median: bool = False
@@ -152,7 +156,7 @@ class ServingPoint(Record, frozen=True, kw_only=True):
 
 
 class PointEstimate(Record, frozen=True, kw_only=True):
-    """Steady-state means, or the reason why there is none."""
+    """What a row states of its run or steady state, or the reason why there is none."""
 
     ttft_ms: float | None = None
     ttft_ms_low: float | None = None
@@ -176,9 +180,9 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
     """
     row = _stated(row)
     for column in ("model_path", "system"):
-        if not _name(row, column):
+        if not text_of(row, column):
             raise UsageError(f"{where}{column} is empty")
-    if data_table.is_file_name(_name(row, "system")):
+    if data_table.is_file_name(text_of(row, "system")):
         raise UsageError(
             f"{where}system must name a device or a cluster, not a file: {data_table.shown(row['system'])}"
         )
@@ -189,96 +193,39 @@ def point_of(row: Mapping[str, Any], where: str = "") -> ServingPoint:
         row |= _of_batch(row, where)
     date = None
     with contextlib.suppress(ValueError):
-        date = datetime.date.fromisoformat(_name(row, "date")[:10])
-    is_inferencex = _name(row, "source").startswith(INFERENCEX)
-    said = _name(row, "precision").lower()
+        date = datetime.date.fromisoformat(text_of(row, "date")[:10])
+    is_inferencex = text_of(row, "source").startswith(INFERENCEX)
+    said, users = text_of(row, "precision").lower(), whole(batch or "concurrency")
+    run = {"chance_ranks": _chance_ranks(row, date), "speculation": "mtp" if speculates(row) else "", **pools}
+    run |= launched(row, date, users, whole("isl", 0), pools)
+    if asked := whole("recv_interval", 0):
+        run["recv_interval"] = asked
     return ServingPoint(
-        model=_name(row, "model_path"),
-        system=_name(row, "system"),
-        precision=weights_of_name(_name(row, "model_path")) if said in ("", "none", "no", "-") else said,
+        model=text_of(row, "model_path"),
+        system=text_of(row, "system"),
+        precision=weights_of_name(text_of(row, "model_path")) if said in ("", "none", "no", "-") else said,
         input_tokens=_length(row, whole, "isl"),
         output_tokens=_length(row, whole, "osl"),
-        concurrency=whole(batch or "concurrency"),
+        concurrency=users,
         is_batch=is_batch,
         is_known=is_inferencex or not is_blank(row.get("energy_per_token_joules")),
-        per_user=PER_USER if is_inferencex else 0,
-        is_median=_name(row, "stat").lower() == "median",
-        recv_interval=whole("recv_interval", 0) or _recv_interval(row, whole(batch or "concurrency")),
-        chance_ranks=_chance_ranks(row, date),
-        **(_prompts_apart(row, date) if "prefill" in pools else {}),
-        slots=_slots(row, whole(batch or "concurrency"), pools),
-        **pools,
-        engine=_name(row, "backend"),
-        **_drafts(row, date),
+        is_median=text_of(row, "stat").lower() == "median",
+        engine=text_of(row, "backend"),
+        **run,
         # ``osl`` is the upper end of lengths whose mean a row says
         spread=min(max(whole("osl") / _length(row, whole, "osl") - 1, 0.0), 1.0),
         date=date,
     )
 
 
-def _is_inferencex(row: Mapping[str, Any], backend: str) -> bool:
-    return _name(row, "source").startswith(INFERENCEX) and _name(row, "backend").lower() == backend
-
-
-def _compute(row: Mapping[str, Any]) -> str:
-    return compute_of(system_of(_name(row, "system"))[0].device)
-
-
-def _recv_interval(row: Mapping[str, Any], concurrency: int) -> int:
-    """1, but as InferenceX starts SGLang on Blackwell (benchmarks/dsr1_fp4_b200_docker.sh)."""
-    if not _is_inferencex(row, "sglang") or not _compute(row).startswith("10."):
-        return 1
-    return 30 if concurrency >= 16 else 10
-
-
 def _chance_ranks(row: Mapping[str, Any], date: datetime.date | None) -> str:
     """``both`` for SGLang before 0.5.8 (2026-01-23), whose decoding replicas took a request's random number for its
     rank, too (sglang#16110); a row that says no release ran the day's.
     """
-    release = _RELEASE.search(_name(row, "backend_version"))
+    release = _RELEASE.search(text_of(row, "backend_version"))
     numbers = tuple(map(int, release.groups())) if release else None
     is_old = numbers < (0, 5, 8) if numbers else date is not None and date < _TURNS
-    return "both" if is_old and _name(row, "backend").lower() == "sglang" else ""
-
-
-def _is_recipe(row: Mapping[str, Any]) -> bool:
-    """Whether InferenceX ran TensorRT-LLM, where disaggregated as recipes/trtllm of NVIDIA's srt-slurm have it: prefill
-    workers have data-parallel attention (rows that deny it have twins, 128 and 768 requests of 8,192 tokens on H200,
-    which say so and are within 0.1 and 27 % of their first tokens).
-    """
-    return _is_inferencex(row, "trtllm")
-
-
-def _prompts_apart(row: Mapping[str, Any], date: datetime.date | None) -> dict[str, Any]:
-    """FP4 and overlapped halves of a batch where InferenceX's disaggregated SGLang serves DeepSeek-R1 on MI355X since
-    its #1236 ("enable v2 mxfp4 DSR1 0528 model", "two batch overlapping"): that checkpoint's attention is in MXFP4,
-    earlier ones' in BF16 (their cards: exclude_layers="*self_attn*"). Not where it decodes: products of few tokens have
-    kernels of their own there (sglang#9671), of which no times are published.
-    """
-    is_new = date is not None and date >= _ALL_FP4 and _is_inferencex(row, "sglang")
-    is_there = is_new and _name(row, "precision").lower() == "fp4" and _compute(row) == "9.5"
-    return {"prompt_linear": "fp4", "prompt_overlap": "two-batch"} if is_there else {}
-
-
-def _slots(row: Mapping[str, Any], concurrency: int, pools: Mapping[str, Any]) -> int:
-    """0, but of ``_is_recipe`` the largest power of two that all users fill, 1 for two: ``max_batch_size`` there."""
-    if "prefill" not in pools or not _is_recipe(row):
-        return 0
-    each = concurrency // (pools["replicas"] * pools["parallelism"].dp)
-    return 1 if each <= 2 else 1 << each.bit_length() - 1
-
-
-def _drafts(row: Mapping[str, Any], date: datetime.date | None) -> dict[str, Any]:
-    """How a row speculates: with the model's own layer; on SGLang and Hopper, InferenceX has two drafts and FlashInfer
-    (dsr1_fp8_h200_mtp.sh, srt-slurm's recipes/h100), whose plan of a verification stalled the host before every graph:
-    drafts gained nothing (sglang#27689). How long it stalls is not published: as long as eager launches is assumed.
-    LMSYS had 2.18 tokens a step with two drafts, 2.44 with three (2025-07-17): each is right with 0.69.
-    """
-    if _SPECULATES.fullmatch(_name(row, "spec_decoding")) is None:
-        return {}
-    if not _is_inferencex(row, "sglang") or _compute(row) != "9.0":
-        return {"speculation": "mtp"}
-    return {"speculation": "mtp:2:0.69", "eager_drafts": "all" if date is not None and date < _PLANS else ""}
+    return "both" if is_old and text_of(row, "backend").lower() == "sglang" else ""
 
 
 def _of_batch(row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -288,7 +235,7 @@ def _of_batch(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     if is_blank(row.get("backend")) and not is_blank(row.get("energy_per_token_joules")):
         found |= ML_ENERGY
     if is_blank(row.get("isl")):
-        found["isl"] = PROMPT_TOKENS.get(_name(row, "task"), PROMPT_TOKENS[""])
+        found["isl"] = PROMPT_TOKENS.get(text_of(row, "task"), PROMPT_TOKENS[""])
     if is_blank(row.get("osl")) and not is_blank(row.get("osl_actual_mean")):
         found["osl"] = round(_MEAN.of(row["osl_actual_mean"], f"{where}avg_output_len"))
     return found
@@ -296,8 +243,8 @@ def _of_batch(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _pools(row: Mapping[str, Any], where: str, whole: Callable[..., int]) -> dict[str, Any]:
     """The replicas that a row states: those that decode, and those that compute prompts where the two stand apart."""
-    is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
-    mode = (_name(row, "mode") or ("disaggregated" if is_apart else "")).lower()
+    is_apart = text_of(row, "disagg").lower() in ("true", "yes", "1", "1.0")
+    mode = (text_of(row, "mode") or ("disaggregated" if is_apart else "")).lower()
     if mode in _TOGETHER:
         pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
         ep, over_all = whole("moe_ep_size", 1), max(whole("n_gpus", 1) // (pp * dp), 1)
@@ -307,7 +254,7 @@ def _pools(row: Mapping[str, Any], where: str, whole: Callable[..., int]) -> dic
         return {"parallelism": Parallelism(tp=tp, pp=pp, dp=dp, ep=ep)}
     if mode not in _APART:
         raise UsageError(f"{where}mode must be one of {', '.join(filter(None, (*_TOGETHER, *_APART)))}, not {mode!r}")
-    found, is_recipe = [], _is_recipe(row)
+    found = []
     for pool in ("prefill", "decode"):
         tp, dp = whole(f"{pool}_tp_size", 0), whole(f"{pool}_attention_dp_size", 1)
         if not tp:
@@ -316,8 +263,6 @@ def _pools(row: Mapping[str, Any], where: str, whole: Callable[..., int]) -> dic
                 "prefill_tp_size, decode_num_workers, decode_tp_size (and _attention_dp_size, _moe_ep_size)"
             )
         ep = whole(f"{pool}_moe_ep_size", 1)
-        if pool == "prefill" and is_recipe and dp == 1 and ep == tp:
-            tp, dp = dp, tp
         found.append((Parallelism(tp=tp, dp=dp, ep=min(ep, tp * dp)), whole(f"{pool}_num_workers", 1)))
     (prefill, prefill_replicas), (parallelism, replicas) = found
     return {
@@ -334,10 +279,10 @@ def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
             cell = None if data_table.is_unsaid(cell) else data_table.number(cell) if name in _COUNTS else cell
         if is_blank(made.get(name)):
             made[name] = cell
-    lengths = _LENGTHS.fullmatch(_name(made, "lengths"))
+    lengths = _LENGTHS.fullmatch(text_of(made, "lengths"))
     if lengths and is_blank(made.get("isl")):
         made["isl"], made["osl"] = data_table.number(lengths[1]), data_table.number(lengths[2])
-    counted = _COUNTED.search(_name(made, "system"))
+    counted = _COUNTED.search(text_of(made, "system"))
     if counted and is_blank(made.get("n_gpus")):
         made["n_gpus"] = counted[1] or counted[2]
     return made
@@ -359,11 +304,6 @@ def _whole(row: Mapping[str, Any], where: str, name: str, default: int | None = 
     if default is not None and (is_blank(value) or value == 0):
         return default
     return _SERVED.count(value, f"{where}{name}")
-
-
-def _name(row: Mapping[str, Any], column: str) -> str:
-    value = row.get(column)
-    return "" if is_blank(value) else str(value).strip()
 
 
 class PointSimulator:
@@ -412,18 +352,24 @@ class PointSimulator:
         if point.is_batch:
             return _ranged(PointEstimate(itl_ms=median_gap_ms(point, cost)), cost.deployment, point)
         requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
-        options = Options(levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas)
+        options = Options(
+            levels=("low",), replicas=point.replicas, prefill_replicas=point.prefill_replicas, router=point.router
+        )
         costs: StepCost | tuple[StepCost, StepCost] = cost
         if point.prefill is not None:
             prompts = dataclasses.replace(
                 point, parallelism=point.prefill, speculation="", linear=point.prompt_linear,
                 overlap=point.prompt_overlap,
             )  # fmt: skip
-            costs = (cost, self.cost(prompts).released(point.date))
+            prefill = self.cost(prompts).released(point.date)
+            if tokens := point.prompt_tokens:
+                most = min(point.prompt_slots or LIMITS.max_num_seqs, tokens)
+                prefill = prefill.limited(max_batched_tokens=tokens, max_num_seqs=most, policy="chunked-prefill")
+            costs = (cost, prefill)
         outcome = Simulation(cost.deployment, requests, options, cost=costs).run()
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
-        found = steady(outcome, point)
+        found = stated_times(outcome, point)
         found = dataclasses.replace(found, **steady_energy(outcome, point, found))
         return _ranged(found, cost.deployment, point)
 
@@ -435,11 +381,13 @@ class PointSimulator:
             model = as_served(ModelConfig.named(point.model), system.device, point.precision)
             # With the habits that the row says or whose release had them
             engine = self._engine_on(system, point)
-            habits = ("chance_ranks", "eager_drafts", "overlap")
+            habits = ("chance_ranks", "eager_drafts", "gathers", "latent", "memory_share", "overlap")
             said = {name: getattr(point, name) or getattr(engine, name) for name in habits}
             precision = ServingPrecision.named(point.precision, model)
             if point.linear:
                 precision = dataclasses.replace(precision, linear=DType.parse(point.linear))
+            if point.kv:
+                precision = dataclasses.replace(precision, kv=DType.parse(point.kv))
             deployment = Deployment(
                 model=model,
                 system=system,
@@ -456,8 +404,9 @@ class PointSimulator:
     def _key(self, point: ServingPoint) -> tuple[object, ...]:
         """What points of one step cost have in common."""
         return (
-            point.model, point.system, point.precision, point.linear, point.parallelism, point.engine,
-            point.speculation, point.recv_interval, point.chance_ranks, point.eager_drafts, point.overlap,
+            point.model, point.system, point.precision, point.linear, point.kv, point.memory_share,
+            point.parallelism, point.engine, point.speculation, point.recv_interval, point.chance_ranks,
+            point.eager_drafts, point.gathers, point.latent, point.overlap,
         )  # fmt: skip
 
     def _with_room(self, cost: StepCost) -> StepCost:
@@ -523,56 +472,39 @@ def median_gap_ms(point: ServingPoint, cost: StepCost) -> float:
 
 
 def closed_loop(point: ServingPoint, *, in_waves: bool) -> Requests:
-    """Enough requests for a steady state. Equal answers stay in phase for ever: with ``in_waves``, as when all prompts
-    come before any answer goes on, they all begin at once; else the first ones are as far along as chance has it.
-    Unequal ones fall out of phase: of a run of ``per_user`` waves, the second one here is as far from it as the middle
-    one.
+    """A run's requests, ``per_user`` of each of the users, who all begin at once; enough for a steady state where it is
+    not known. Equal answers stay in phase for ever: with ``in_waves``, as when all prompts come before any answer goes
+    on, the first ones begin at once there, too; else they are as far along as chance has it.
     """
     at_once = point.concurrency
-    count = max(at_once * (3 if at_once >= 32 else 5), 8)
+    count = at_once * point.per_user or max(at_once * (3 if at_once >= 32 else 5), 8)
     draw = np.random.default_rng(0)
+    apart = (draw.integers(LENGTHS, size=count) + 0.5) / LENGTHS * 2 - 1, draw.uniform(-1, 1, count)
     given, made = (
-        np.maximum(np.rint(mean * draw.uniform(1 - point.spread, 1 + point.spread, count)), 1).astype(int)
-        for mean in (point.input_tokens, point.output_tokens)
+        np.maximum(np.rint(mean * (1 + point.spread * each)), 1).astype(int)
+        for mean, each in zip((point.input_tokens, point.output_tokens), apart, strict=True)
     )
-    if not in_waves:
+    if not (in_waves or point.per_user):
         made[:at_once] = np.maximum(made[:at_once] * (np.arange(at_once) + 1) // at_once, 1)
-    elif waves := point.per_user // 2:
-        apart = draw.uniform(-point.spread, point.spread, (waves, at_once)).sum(axis=0)
-        made[:at_once] = np.maximum(np.rint(point.output_tokens * (1 + apart)), 1).astype(int)
     return Requests(
         arrival_fs=None, input_tokens=given.tolist(), output_tokens=made.tolist(), concurrency=at_once
     )  # fmt: skip
 
 
-def steady(outcome: Outcome, point: ServingPoint) -> PointEstimate:
-    """Of requests that neither arrived in the first burst nor ran while the last ones drained; of times to the first
-    token, where the point's run has so many waves, with the burst as one of ``per_user``.
+def stated_times(outcome: Outcome, point: ServingPoint) -> PointEstimate:
+    """Means or medians, as the row has them, over all requests of a run of so many per user; of a steady state over
+    those that neither arrived in the first burst nor ran while the last ones drained.
     """
     log, concurrency = outcome.log, point.concurrency
     count = len(outcome.requests)
     first, last, arrival = (np.array(part, dtype=np.float64) / FS_PER_MS for part in (log.first, log.last, log.arrival))
-    output = np.asarray(outcome.requests.output_tokens)
-    inner = slice(concurrency, count - concurrency) if count > 2 * concurrency else slice(0, count)
-    waits, share = [(first - arrival)[inner]], [1.0]
-    if point.per_user:
-        waits.append((first - arrival)[:concurrency])
-        share = [1 - 1 / point.per_user, 1 / point.per_user]
-    weights = np.concatenate([np.full(len(each), part / len(each)) for each, part in zip(waits, share, strict=True)])
-    ttft = _typical(np.concatenate(waits), weights, point.is_median)
+    output, typical = np.asarray(outcome.requests.output_tokens), np.median if point.is_median else np.mean
+    is_whole = bool(point.per_user) or count <= 2 * concurrency
+    inner = slice(0, count) if is_whole else slice(concurrency, count - concurrency)
     made = output[inner] - 1
     per_token = (last - first)[inner][made > 0] / made[made > 0]
-    tpot = _typical(per_token, np.ones(len(per_token)), point.is_median) if (made > 0).any() else None
-    return PointEstimate(ttft_ms=ttft, tpot_ms=tpot)
-
-
-def _typical(values: np.ndarray, weights: np.ndarray, is_median: bool) -> float:
-    """The mean of weighted values, or their median."""
-    if not is_median:
-        return float(np.average(values, weights=weights))
-    order = np.argsort(values)
-    below = np.cumsum(weights[order]) - weights[order] / 2
-    return float(np.interp(0.5 * weights.sum(), below, values[order]))
+    tpot = float(typical(per_token)) if len(per_token) else None
+    return PointEstimate(ttft_ms=float(typical((first - arrival)[inner])), tpot_ms=tpot)
 
 
 def steady_energy(outcome: Outcome, point: ServingPoint, means: PointEstimate) -> dict[str, Any]:
