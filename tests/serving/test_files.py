@@ -19,6 +19,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.laboratory.configuration_rows import (
     LENGTHS,
     LIMITS,
+    PointEstimate,
     PointSimulator,
     batch,
     closed_loop,
@@ -555,3 +556,12 @@ def test_a_strategy_that_contradicts_its_degrees_is_refused(repository, tmp_path
     path.write_text((repository / "docs" / path.name).read_text().replace(was, now))
     with pytest.raises(InputError, match=message):
         read_settings(path)
+
+
+def test_rows_of_several_days_and_one_release_are_simulated_once(monkeypatch):
+    row = RUN | {"source": "InferenceX run 1", "backend": "sglang", "system": "h200_sxm"}
+    days = ("2026-04-02", "2026-04-03", "2026-06-01")
+    runs = []
+    monkeypatch.setattr(PointSimulator, "_run", lambda self, point, cost: runs.append(point) or PointEstimate())
+    PointSimulator(LIMITS).estimates([point_of(row | {"date": day}) for day in days])
+    assert [str(point.date) for point in runs] == [days[0], days[2]]

@@ -319,6 +319,7 @@ class PointSimulator:
         self._backend = backend
         self._collective = collective
         self._costs: dict[tuple[object, ...], StepCost] = {}
+        self._known: dict[tuple[ServingPoint, Engine], PointEstimate] = {}
 
     def estimate(self, point: ServingPoint) -> PointEstimate:
         """A reason instead of figures where the point cannot be served."""
@@ -346,7 +347,14 @@ class PointSimulator:
         return found
 
     def _simulated(self, point: ServingPoint) -> PointEstimate:
+        """Rows that differ in their day alone, and had the same release, run once."""
         cost = self.cost(point).released(point.date)
+        key = dataclasses.replace(point, date=None), cost.deployment.engine
+        if key not in self._known:
+            self._known[key] = self._run(point, cost)
+        return self._known[key]
+
+    def _run(self, point: ServingPoint, cost: StepCost) -> PointEstimate:
         if point.slots:
             cost = cost.limited(max_num_seqs=point.slots)
         if point.is_batch:
