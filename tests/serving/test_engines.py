@@ -295,6 +295,7 @@ def test_rows_of_mi355x_draft_as_many_tokens_as_their_day_s_configurations_say()
     assert [point_of({**asked, **each}).speculation for each, _ in said] == [text for _, text in said]
 
 
+@pytest.mark.sweep
 def test_a_row_s_limits_bound_its_prompts_and_answers() -> None:
     """One prompt per rank at a time is slower than three; answers that find no place wait for one."""
     row = {**MORI, "isl_actual_mean": 922, "osl_actual_mean": 922, "date": "2026-02-14", "concurrency": 160}
