@@ -28,9 +28,7 @@ MIXED = Workload(
 CLOSED = dataclasses.replace(MIXED, arrivals=Arrivals(kind="closed", concurrency=6))
 TIGHT = Engine(kv_tokens=1600)
 CASES = {
-    **{policy: ({}, Options(policy=policy), MIXED) for policy in (
-        "chunked-prefill", "static", "continuous", "prefill-first",
-    )},
+    **{policy: ({}, Options(policy=policy), MIXED) for policy in ("chunked-prefill", "static", "continuous", "prefill-first")},
     "recompute": ({"engine": TIGHT}, Options(), dataclasses.replace(MIXED, arrivals=Arrivals(rate=60.0))),
     "recompute, prefill first": ({"engine": TIGHT}, Options(policy="prefill-first"), MIXED),
     "swap": (

@@ -109,6 +109,12 @@ def test_cutlass_attends_prompts_on_the_latent_beside_the_rest_of_one(latent_cos
         Engine(latent="flash")
 
 
+@pytest.mark.parametrize("system", ["dgx-h100", "dgx-b300"])
+def test_cutlass_answers_only_where_it_was_measured(cost_of, system) -> None:
+    with pytest.raises(UsageError, match="measured on B200 and GB200 alone"):
+        cost_of("deepseek-v3", system, engine=Engine(latent="cutlass"), parallelism=Parallelism(dp=8, ep=8))
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", part(list(PUBLISHED), 9))
 def test_published_deployments_are_described_as_run_and_near_what_was_measured(name, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,15 +19,17 @@ INFERENCEX = "InferenceX"
 #: Requests of its client per user (--num-prompts; srt-slurm's sa-bench too): the first of all users come at once.
 PER_USER = 10
 RECIPES = toml_of(Path(__file__).with_name("serving_recipes.toml"))["recipes"]
-#: When sglang#27689 was proposed.
-_PLANS = datetime.date(2026, 6, 9)
-#: When InferenceX had #635.
-_LEFT = datetime.date(2026, 2, 5)
-#: When InferenceX took AMD's next recipe for MI355X (#674), first ran its own copy of it, had SGLang 0.5.9 for FP4, had
-#: #1236, and three drafts for prompts of 8,192 tokens.
-_BUMPED, _OWN, _FINAL, _ALL_FP4, _DRAFTS = itertools.starmap(
-    datetime.date, ((2026, 2, 11), (2026, 2, 23), (2026, 3, 3), (2026, 5, 7), (2026, 5, 29))
-)
+#: Since when plans of verifications no longer stall: sglang#27689 was proposed.
+_PLANS_AHEAD = datetime.date(2026, 6, 9)
+#: Since when srt-slurm runs GB200: InferenceX's #635.
+_SRT_SLURM = datetime.date(2026, 2, 5)
+#: MI355X's scripts: AMD's second ones (#674), InferenceX's own, those with SGLang 0.5.9 for FP4, with attention in FP4
+#: (#1236), with three drafts for prompts of 8,192 tokens.
+_SECOND = datetime.date(2026, 2, 11)
+_OWN = datetime.date(2026, 2, 23)
+_RELEASE_0_5_9 = datetime.date(2026, 3, 3)
+_FP4_ATTENTION = datetime.date(2026, 5, 7)
+_LONG_DRAFTS = datetime.date(2026, 5, 29)
 #: GPUs of a node of GB200. Its scripts of December 2025 share heads there (--tensor-parallel-size 4,
 #: --data-parallel-size 1) where rows say DEP 4: nvidia-master.yaml's numbers "do nothing", as it says itself.
 _NODE = 4
@@ -91,7 +92,7 @@ def _of_dynamo(pools: Mapping[str, Any], day: datetime.date) -> dict[str, Any]:
     for requests at every tenth step (1p_4d.sh, 8k1k-low-latency.sh, low-latency.yaml). Its slurm_jobs'
     scripts/vllm/bench.sh sends 5 requests per user, until InferenceX's #635.
     """
-    found: dict[str, Any] = {"per_user": 5} if day < _LEFT else {}
+    found: dict[str, Any] = {"per_user": 5} if day < _SRT_SLURM else {}
     for name in ("parallelism", "prefill"):
         said = pools[name]
         if (said.tp, said.dp) == (1, _NODE):
@@ -125,7 +126,7 @@ def _drafts_on_hopper(row: Mapping[str, Any], day: datetime.date) -> dict[str, A
     """
     if not speculates(row):
         return {}
-    return {"speculation": "mtp:2:0.69", "eager_drafts": "all" if day < _PLANS else ""}
+    return {"speculation": "mtp:2:0.69", "eager_drafts": "all" if day < _PLANS_AHEAD else ""}
 
 
 def _of_mori(
@@ -141,8 +142,8 @@ def _of_mori(
     whatever the configuration said (17c39b9).
     """
     is_fp4 = text_of(row, "precision").lower() == "fp4"
-    is_all_fp4 = is_fp4 and date >= _ALL_FP4
-    if is_fp4 and date < _FINAL:
+    is_all_fp4 = is_fp4 and date >= _FP4_ATTENTION
+    if is_fp4 and date < _RELEASE_0_5_9:
         pools = dict(pools)
         for name in ("parallelism", "prefill"):
             pools[name] = dataclasses.replace(pools[name], ep=pools[name].stage_devices)
@@ -152,16 +153,16 @@ def _of_mori(
     if is_all_fp4:
         found |= {"prompt_linear": "fp4", "prompt_overlap": "two-batch" if pools["prefill"].dp > 1 else ""}
         found["chance_ranks"] = "none"
-    elif date < (_FINAL if is_fp4 else _BUMPED):
+    elif date < (_RELEASE_0_5_9 if is_fp4 else _SECOND):
         found["chance_ranks"] = "both"
     if speculates(row) and pools["parallelism"].dp == pools["parallelism"].ep == 1:
-        found |= _drafts_of_mori(is_fp4, date, users <= 32 or (is_long and date >= _DRAFTS))
+        found |= _drafts_of_mori(is_fp4, date, users <= 32 or (is_long and date >= _LONG_DRAFTS))
     return found
 
 
 def _drafts_of_mori(is_fp4: bool, date: datetime.date, drafts_more: bool) -> dict[str, Any]:
     """DECODE_MTP_SIZE of amd-master.yaml, each draft as right as on Hopper."""
-    drafts = (3 if date >= _FINAL and drafts_more else 1) if is_fp4 else 2 if date >= _BUMPED else 1
+    drafts = (3 if date >= _RELEASE_0_5_9 and drafts_more else 1) if is_fp4 else 2 if date >= _SECOND else 1
     return {"speculation": f"mtp:{drafts}:0.69"} if drafts > 1 else {}
 
 
@@ -170,11 +171,11 @@ def _limits_of_mori(is_fp4: bool, date: datetime.date, pools: Mapping[str, Any])
     of all ranks, too, and where it is 262,144, SGLang's default --max-prefill-tokens ends a batch at 16,384. Ranks that
     decode had more places than users before ``_OWN``.
     """
-    decode, prompts, is_all_fp4 = pools["parallelism"], pools["prefill"], is_fp4 and date >= _ALL_FP4
+    decode, prompts, is_all_fp4 = pools["parallelism"], pools["prefill"], is_fp4 and date >= _FP4_ATTENTION
     slots, tokens, places = 256 if decode.ep > 1 else 128, 16384, 128
     if decode.dp > 1:
         slots = 512 if is_all_fp4 else 160 if date >= _OWN else 0
     if prompts.dp > 1:
-        places = (4096 if is_all_fp4 else 24 if date >= _BUMPED else 8) // prompts.dp
-        tokens = 8192 if date >= _ALL_FP4 else 2048 if is_fp4 and date < _FINAL else 16384
+        places = (4096 if is_all_fp4 else 24 if date >= _SECOND else 8) // prompts.dp
+        tokens = 8192 if date >= _FP4_ATTENTION else 2048 if is_fp4 and date < _RELEASE_0_5_9 else 16384
     return {"slots": slots, "prompt_tokens": tokens, "prompt_slots": places}

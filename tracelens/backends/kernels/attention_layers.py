@@ -146,6 +146,24 @@ GENERATION_MLA = KernelTable(
 )  # fmt: skip
 
 
+#: SGLang's cutlass_mla on B200. GB/s of a pair of compute units: 256 sequences of 8,192 keys at 4,124 GB/s, 74 of them
+#: at a time (sglang#6929, its last table). TFLOP/s of prompts on the latent by FlashAttention-2: less than 300
+#: (flashinfer#3400; #5133: 320 to 390 not on the latent).
+CUTLASS_PAIR_GB_S, CUTLASS_PROMPT_TFLOP_S = 4124 / 256 * 4, 300.0
+
+
+def cutlass_key_us(sequences: int, row_bytes: float, units: int) -> float:
+    """Of a decode step by cutlass_mla, as it was in 2025, per key of each of so many sequences: a pair of a device's
+    compute units reads a sequence's keys one after the other, none are split (sglang#7184).
+    """
+    return -(-sequences // (units // 2)) * row_bytes / (CUTLASS_PAIR_GB_S * 1e3)
+
+
+def cutlass_prompt_us(flops: float) -> float:
+    """Of prompts that are attended on the latent."""
+    return flops / (CUTLASS_PROMPT_TFLOP_S * 1e6)
+
+
 class LatentAttentionShape(Record, frozen=True, kw_only=True):
     """Widths of a model's latent-attention layer; ``index_heads`` 0: every key is attended to."""
 

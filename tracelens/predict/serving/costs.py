@@ -27,6 +27,7 @@ import numpy as np
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
 from tracelens.backends.collective_times import Kernels, exchange_links, exchange_us, notification_us
+from tracelens.backends.kernels.attention_layers import cutlass_key_us, cutlass_prompt_us
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel
@@ -34,7 +35,7 @@ from tracelens.perf_models.base import WorkColumns
 from tracelens.predict.network.algorithms import collective_us
 from tracelens.predict.network.deepep import Exchanges, Phase
 from tracelens.predict.network.topology import Group, Rates, Topology
-from tracelens.predict.serving.deployment import Deployment, Engine, ServingPrecision, captured_sizes
+from tracelens.predict.serving.deployment import Deployment, Engine, ServingPrecision, captured_sizes, compute_of
 from tracelens.predict.workload import LayerOp, batch_ops
 from tracelens.predict.workload.blocks import Message, SentTokens
 from tracelens.predict.workload.model_shape import PARTS, Quantization
@@ -76,12 +77,12 @@ class CostSegment(NamedTuple):
 
 class DecodeStep(NamedTuple):
     """A decode step: how many of so many sequences the busiest data-parallel rank has; each one's new tokens; of how
-    many compute units a device is, where that is known.
+    many compute units a device is, 0 where that is not needed.
     """
 
     own: Callable[[int], int]
     queries: int
-    units: int | None
+    units: int
 
 
 class Prices(NamedTuple):
@@ -202,30 +203,24 @@ FS_PER_US = 1_000_000_000
 
 
 class CutlassTimes(AttentionTimes):
-    """The cores of latent attention on Blackwell by SGLang's cutlass_mla, as it was in 2025.
-
-    In decoding a pair of compute units reads a sequence's keys one after the other: none are split (sglang#7184). In a
-    step with the rest of a prompt that was cut, a rank's prompts are attended on the latent by FlashAttention-2, unless
-    many tokens came before (_handle_attention_backend; sglang#9132 has what that costs).
+    """The cores of latent attention by SGLang's cutlass_mla, as it was in 2025: decoding as ``cutlass_key_us`` says. In
+    a step with the rest of a prompt that was cut, a rank's prompts are attended on the latent, unless many tokens came
+    before (_handle_attention_backend; sglang#9132 has what that costs).
     """
 
-    #: Of a pair: 256 sequences of 8,192 keys at 4,124 GB/s, 74 of them at a time on B200 (sglang#6929, its last table).
-    PAIR_GB_S = 4124 / 256 * 4
-    #: On B200 (flashinfer#3400: less than 300; #5133: 320 to 390 not on the latent).
-    LATENT_TFLOP_S = 300
+    #: The compute capability of B200 and GB200.
+    MEASURED_ON = "10.0"
     #: Tokens before a step's prompts, from which on it expands them: chunked_prefix_cache_threshold.
     MANY_BEFORE = 8192
 
     def foresee(self, batches: Iterable[int], knots: int) -> None:
-        """As any cores, but no faster than the pairs. UsageError where it is not known how many there are."""
-        sizes, units = list(batches), self._step.units
-        if units is None:
-            raise UsageError("latent attention by cutlass needs a device whose count of compute units is known")
+        """As any cores, but no faster than the pairs."""
+        sizes = list(batches)
         super().foresee(sizes, knots)
-        row_us = batch_ops.cache_bytes(self._rank, self._rank.local, self._letter) / (self.PAIR_GB_S * 1e3)
+        row_bytes = batch_ops.cache_bytes(self._rank, self._rank.local, self._letter)
         for batch in sizes:
-            turns = -(-self._step.own(batch) // (units // 2))
-            bounds = [round(turns * row_us * (1 << at) * FS_PER_US) for at in range(len(self._knots[batch]))]
+            key_us = cutlass_key_us(self._step.own(batch), row_bytes, self._step.units)
+            bounds = [round(key_us * (1 << at) * FS_PER_US) for at in range(len(self._knots[batch]))]
             self._knots[batch] = list(map(max, self._knots[batch], bounds))
 
     def prompts(self, chunks: Sequence[Chunk]) -> int:
@@ -233,7 +228,7 @@ class CutlassTimes(AttentionTimes):
         if not 0 < sum(past for _, past in chunks) < self.MANY_BEFORE:
             return super().prompts(chunks)
         flops = sum(batch_ops.absorbed_flops(self._rank, self._letter, new=new, past=past) for new, past in chunks)
-        return round(flops / (self.LATENT_TFLOP_S * 1e6) * FS_PER_US)
+        return round(cutlass_prompt_us(flops) * FS_PER_US)
 
 
 class CollectiveSteps(Record, frozen=True, kw_only=True):
@@ -531,8 +526,12 @@ class StepCost:
 
     def _set_attention(self) -> None:
         prices = Prices(self.estimates, self._priced, FS_PER_US * self.deployment.engine.device_scale)
-        step = DecodeStep(self.own, self.queries, self.system.device.completed.compute_units)
-        kind = CutlassTimes if self.deployment.engine.latent == "cutlass" else AttentionTimes
+        is_cutlass, device = self.deployment.engine.latent == "cutlass", self.system.device
+        units = device.completed.compute_units
+        if is_cutlass and (units is None or compute_of(device) != CutlassTimes.MEASURED_ON):
+            raise UsageError(f"cutlass_mla was measured on B200 and GB200 alone, not on {device.name}")
+        step = DecodeStep(self.own, self.queries, (is_cutlass and units) or 0)
+        kind = CutlassTimes if is_cutlass else AttentionTimes
         self._attention = {
             letter: kind(self._rank, letter, step, prices)
             for letter in self._letters

@@ -195,14 +195,13 @@ class Engine(Record, frozen=True, kw_only=True):
     which others are padded (``1,2,4,8-64:8``: and every 8 from 8 to 64); ``expert_rows``: of how many rows the blocks
     are of which it multiplies one for each FP8 expert whatever its rows, in fused layers as slow as measured ones (0:
     only rows that there are, as fast as the products of which layers are made but in steps with prompts on one
-    data-parallel rank); ``kernels``: the library whose own constants in a device's
-    file are its kernels'; ``pads_prompts``: data-parallel ranks pad steps with prompts to the longest, and experts
-    compute the padding; ``eager_drafts``: with drafts, steps of data-parallel ``ranks`` or ``all`` take
-    ``prompt_layer_us``;
+    data-parallel rank); ``kernels``: the library whose own constants in a device's file are its kernels';
+    ``pads_prompts``: data-parallel ranks pad steps with prompts to the longest, and experts compute the padding;
+    ``eager_drafts``: with drafts, steps of data-parallel ``ranks`` or ``all`` take ``prompt_layer_us``;
     ``chance_ranks``: in which pools, where prompts are computed apart, a request goes to a data-parallel rank by
-    chance (``none``, ``prefill``, ``both``); ``gathers``: data-parallel ranks give all tokens
-    to ``all`` experts (SGLang without --moe-a2a-backend), or where these are on so ``few`` devices that most tokens go
-    to each anyway; ``latent``: by which kernels it computes latent attention (``LATENT``);
+    chance (``none``, ``prefill``, ``both``); ``gathers``: data-parallel ranks give all tokens to ``all`` experts
+    (SGLang without --moe-a2a-backend), or only where these are on no more devices than a token has experts (``few``);
+    ``latent``: by which kernels it computes latent attention (``LATENT``), empty: as the device's file has them;
     ``launches_ahead``: a decode step is launched before the last one ended, so that a cache which comes then misses it;
     ``keeps_sent``: a prompt that is complete is one of its replica's sequences until its cache is where it decodes.
     ``residuals``: where measured points were beside estimates of the time per token, ``first_residuals`` of the time to
